@@ -126,13 +126,15 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// affected.
     ///
     /// ```
-    /// # use hc_dequeue::keyspace::Transaction;
+    /// # use hc_dequeue::keyspace::{Database, Runner, Tx};
     /// # use hc_dequeue::{Queue, Result};
-    /// /// Pauses a tenant, and returns whether no session holds any of its items.
-    /// async fn drain(tr: &impl Transaction, jobs: &Queue<String>, tenant: &str) -> Result<bool> {
-    ///     let before = jobs.group(tr, tenant.as_bytes()).await?;
-    ///     jobs.pause_group(tr, tenant.as_bytes())?;
-    ///     Ok(before.slots == 0)
+    /// /// Pauses a tenant, and returns whether none of its items has a slot any more.
+    /// async fn drain<D: Database>(runner: &Runner<D>, jobs: &Queue<String>, tenant: &str) -> Result<bool> {
+    ///     let pause = async |tr: Tx<_>| jobs.pause_group(&tr, tenant.as_bytes());
+    ///     runner.run(pause).await?;
+    ///     // Only a transaction that begins after the pause sees all items that were granted before it.
+    ///     let look = async |tr: Tx<_>| jobs.group(&tr, tenant.as_bytes()).await;
+    ///     Ok(runner.run(look).await?.slots == 0)
     /// }
     /// ```
     /// # Conflicts

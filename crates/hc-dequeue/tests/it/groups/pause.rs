@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use conformance::stores::TestStore;
 use hc_dequeue::{Error, GroupLimits, GroupState, MAX_GROUP_BYTES, Rate};
-use keyspace::Tx;
+use keyspace::{Database, OwnedTransaction, Tx};
 
 use super::{next, take_all, values};
 use crate::common::World;
 
 conformance::on_every_store!(
     a_paused_group_grants_nothing_while_others_go_on,
+    a_grant_beside_a_pause_is_seen_after_it_and_not_by_it,
     a_resumed_ordered_group_goes_on_in_its_order,
     a_paused_group_keeps_its_limits_and_follows_the_default_ones,
     a_call_that_waits_gets_the_item_of_a_group_that_is_resumed,
@@ -56,6 +57,24 @@ async fn a_paused_group_grants_nothing_while_others_go_on(store: TestStore) {
         delivery.complete().await.unwrap();
     }
     assert_eq!(world.count("l").await, 0);
+    world.check().await;
+}
+
+async fn a_grant_beside_a_pause_is_seen_after_it_and_not_by_it(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.enqueue_all_of("a", [1, 2]).await;
+    let consumer = world.consumer().await;
+    let mut pause = world.store.db.begin().unwrap();
+    let before = world.queue.group(&pause, b"a").await.unwrap();
+    let held = next(&consumer).await;
+    world.queue.pause_group(&pause, b"a").unwrap();
+    let during = world.queue.group(&pause, b"a").await.unwrap();
+    pause.commit().await.unwrap();
+    assert_eq!((before.slots, during.slots), (0, 0));
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    assert_eq!(world.group_status("a").await.slots, 1);
+    held.complete().await.unwrap();
+    assert_eq!(world.group_status("a").await.slots, 0);
     world.check().await;
 }
 
