@@ -13,6 +13,7 @@ use microqueue::{ItemId, StagedId};
 use crate::batches::members::clear_members;
 use crate::items::batch::{BatchCounts, BatchId};
 use crate::items::error::Result;
+use crate::items::expiry::ExpiryPage;
 use crate::items::item_ref::{id_from_bytes, id_to_bytes};
 use crate::items::keys::Keys;
 use crate::items::part::Part;
@@ -140,8 +141,7 @@ pub(crate) async fn read_ended(
     Ok(ended.transpose()?)
 }
 
-/// Removes batches whose time is over among the next ones after the key `after`. Returns the key of the last one that
-/// was checked, or `None` at the end.
+/// Removes batches whose time is over among the next ones after the key `after`: one page.
 ///
 /// # Conflicts
 /// Reads the rows that it removes.
@@ -149,7 +149,7 @@ pub(crate) async fn expire_batches(
     tr: &impl Transaction,
     keys: &Keys,
     after: Option<&[u8]>,
-) -> Result<Option<Vec<u8>>> {
+) -> Result<ExpiryPage> {
     let (begin, end) = keys.part(Part::EndedBatches);
     let query = RangeQuery::keys(after.map_or(begin, key_after), end)
         .limit(MAX_CHECKED_BATCHES)
@@ -157,23 +157,86 @@ pub(crate) async fn expire_batches(
     // Safe as a snapshot read: the key of each removed row is in a conflict range.
     let batch = tr.get_range(&query, Isolation::Snapshot).await?;
     let now = wall_millis(&keys.env);
+    let mut removed = 0;
     for row in &batch.rows {
         // The time of a row that does not decode is not known.
         let ended = EndedBatch::parse(row.key(), row.value());
         if ended.is_ok_and(|ended| ended.until_millis <= now) {
             tr.add_conflict_key(ConflictKind::Read, row.key())?;
             tr.clear(row.key());
+            removed += 1;
             if let Ok(batch) = keys.parse_ended_batch(row.key()) {
                 clear_members(tr, keys, batch);
             }
         }
     }
-    Ok(batch.next_after().map(<[u8]>::to_vec))
+    let last = batch.next_after().map(<[u8]>::to_vec);
+    Ok(ExpiryPage { last, removed })
 }
 
 #[cfg(test)]
 mod tests {
+    use microqueue::keyspace::{Database, Environment, Subspace};
+
     use super::*;
+    use crate::tests::memory;
+
+    const PLAIN: EndedBatch = EndedBatch {
+        is_cancelled: false,
+        dead_letters_stay: false,
+        parent: None,
+        opened_millis: 1,
+        ended_millis: 2,
+        until_millis: 3,
+        counts: BatchCounts {
+            completed: 4,
+            dead: 5,
+            cancelled: 6,
+        },
+        callback: None,
+    };
+
+    /// Checks pages of rows, some of which are kept and the others over, as a session at a heartbeat. Returns how many
+    /// it checks, how many rows it removes, and whether it has reached the end.
+    async fn heartbeat(are_kept: &[bool]) -> (usize, usize, bool) {
+        let keys = Keys::new(Subspace::from_bytes(b"Q"), Environment::system());
+        let tr = memory().begin().unwrap();
+        for (number, is_kept) in (0_u128..).zip(are_kept) {
+            let ended = EndedBatch {
+                until_millis: if *is_kept { u64::MAX } else { 3 },
+                ..PLAIN
+            };
+            let key = keys.ended_batch(BatchId(number.to_be_bytes()));
+            tr.set(&key, &ended.to_bytes());
+        }
+        let mut pages = 0;
+        let mut removed = 0;
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let page = expire_batches(&tr, &keys, after.as_deref()).await.unwrap();
+            pages += 1;
+            removed += page.removed;
+            if !page.goes_on() {
+                return (pages, removed, page.last.is_none());
+            }
+            after = page.last;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_heartbeat_checks_batches_until_a_page_of_which_all_are_kept() {
+        let kept = [true; MAX_CHECKED_BATCHES];
+        let over = [false; MAX_CHECKED_BATCHES];
+        let mut one_over = kept;
+        one_over[7] = false;
+        for (rows, checked) in [
+            ([kept, kept, over].concat(), (1, 0, false)),
+            ([one_over, over, kept, over].concat(), (3, 1_001, false)),
+            ([&over[..], &[true, false]].concat(), (2, 1_001, true)),
+        ] {
+            assert_eq!(heartbeat(&rows).await, checked);
+        }
+    }
 
     #[test]
     fn a_batch_that_has_ended_has_the_bytes_of_the_schema() {

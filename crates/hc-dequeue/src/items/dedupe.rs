@@ -18,6 +18,7 @@ use microqueue::keyspace::{
 use microqueue::{ItemId, StagedId};
 
 use crate::items::error::{Error, Result};
+use crate::items::expiry::ExpiryPage;
 use crate::items::item_ref::{id_from_bytes, id_to_bytes};
 use crate::items::keys::Keys;
 use crate::items::part::Part;
@@ -194,8 +195,7 @@ pub(super) fn end_dedupe(
     }
 }
 
-/// Removes expired ids among the next ones after the key `after`. Returns the key of the last id that was checked, or
-/// `None` at the end.
+/// Removes expired ids among the next ones after the key `after`: one page.
 ///
 /// # Conflicts
 /// Reads the ids that it removes, and the settings by snapshot.
@@ -203,7 +203,7 @@ pub(crate) async fn expire_dedupe(
     tr: &impl Transaction,
     keys: &Keys,
     after: Option<&[u8]>,
-) -> Result<Option<Vec<u8>>> {
+) -> Result<ExpiryPage> {
     let (begin, end) = keys.part(Part::RetainedIds);
     let begin = after.map_or(begin, key_after);
     let query = RangeQuery::keys(begin, end)
@@ -211,13 +211,14 @@ pub(crate) async fn expire_dedupe(
         .mode(StreamingMode::WantAll);
     // Safe as a snapshot read: the key of each removed id is in a conflict range.
     let batch = tr.get_range(&query, Isolation::Snapshot).await?;
+    let mut page = ExpiryPage::default();
     if batch.rows.is_empty() {
-        return Ok(None);
+        return Ok(page);
     }
     // The stored settings, since those that the session knows may be shorter. Safe as a snapshot read, as above.
     let stored = match stored_settings(tr, keys, Isolation::Snapshot).await {
         // A newer version expires ids by settings that do not decode here.
-        Err(error) if error.corrupt_key().is_some() => return Ok(None),
+        Err(error) if error.corrupt_key().is_some() => return Ok(page),
         stored => stored?,
     };
     let now = wall_millis(&keys.env);
@@ -227,9 +228,11 @@ pub(crate) async fn expire_dedupe(
         if completed.is_ok_and(|completed| !is_retained(completed, &stored.settings, now)) {
             tr.add_conflict_key(ConflictKind::Read, row.key())?;
             tr.clear(row.key());
+            page.removed += 1;
         }
     }
-    Ok(batch.next_after().map(<[u8]>::to_vec))
+    page.last = batch.next_after().map(<[u8]>::to_vec);
+    Ok(page)
 }
 
 /// Returns when the item of a retained dedupe id was completed.

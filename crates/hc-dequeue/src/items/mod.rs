@@ -8,6 +8,7 @@ pub(crate) mod death;
 pub(crate) mod dedupe;
 pub(crate) mod end;
 pub(crate) mod error;
+pub(crate) mod expiry;
 pub(crate) mod find;
 pub(crate) mod finding;
 pub(crate) mod front;

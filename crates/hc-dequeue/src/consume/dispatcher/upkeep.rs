@@ -192,11 +192,11 @@ impl Dispatcher {
                     sweep_done(tr, keys)
                 )
             };
-            let (deduped, batch, has_more) = self.runner.run(sweep).await?;
-            let may_be_more = has_more || deduped.is_some() || batch.is_some();
-            self.upkeep.deduped = deduped;
-            self.upkeep.batch = batch;
-            if !may_be_more || self.now() >= until {
+            let (deduped, batches, has_more) = self.runner.run(sweep).await?;
+            let goes_on = has_more || deduped.goes_on() || batches.goes_on();
+            self.upkeep.deduped = deduped.last;
+            self.upkeep.batch = batches.last;
+            if !goes_on || self.now() >= until {
                 break;
             }
         }
