@@ -2,6 +2,7 @@
 
 use futures::future::try_join_all;
 use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::limits::MAX_VALUE_BYTES;
 use microqueue::keyspace::{
     Isolation, KeyValue, RangeQuery, Transaction, Undecodable, key_after, read_all,
 };
@@ -21,9 +22,6 @@ use crate::queue::status::Status;
 
 /// The largest number of members on a page.
 const MAX_PAGE_MEMBERS: usize = 250;
-
-/// How many members are looked up at the same time.
-const MAX_CONCURRENT_LOOKUPS: usize = 50;
 
 /// A page of the members of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,9 +49,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Returns a page of the items that are or were members of a batch: up to `limit`, at most 250, after the member
     /// `after`, or the first ones. Returns `None` if there is no such batch, or if it has ended and is no longer kept.
     ///
-    /// A batch that has ended is [kept](crate::Settings::with_keep_done) with its members as long as an item that ends
-    /// at the same time. So its callback reads their results, by [`ended_batch`](crate::Delivery::ended_batch). A
-    /// member that ends much earlier is gone by then: keep done items for longer than a batch takes.
+    /// If the queue [keeps](crate::Settings::with_keep_done) done items, a batch that has ended is kept with its
+    /// members as long as an item that ends at the same time; otherwise, it is gone at once. So its callback reads
+    /// their results, by [`ended_batch`](crate::Delivery::ended_batch). A member that ends much earlier is gone by
+    /// then: keep done items for longer than a batch takes.
     ///
     /// A dead letter is among the members also after it has left, and as what it is now: dead, or whatever became of it
     /// by a redrive. Of a batch within this one, the callback is a member, and its own members are not.
@@ -65,19 +64,26 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;
     /// # use hc_dequeue::{Delivery, Place, Queue, Result};
-    /// /// Returns how many members of the batch have become dead letters, in its callback.
-    /// async fn failed(tr: &impl Transaction, jobs: &Queue<String>, callback: &Delivery<String>) -> Result<usize> {
+    /// /// Returns how many members of the batch are dead letters, in its callback, or `None` if it is not kept.
+    /// async fn failed(
+    ///     tr: &impl Transaction,
+    ///     jobs: &Queue<String>,
+    ///     callback: &Delivery<String>,
+    /// ) -> Result<Option<usize>> {
     ///     let batch = callback.ended_batch().expect("it is a callback");
-    ///     let (mut failed, mut after) = (0, None);
-    ///     while let Some(page) = jobs.members(tr, &batch, after.as_ref(), 100).await? {
+    ///     let mut failed = 0;
+    ///     let mut after = None;
+    ///     loop {
+    ///         let Some(page) = jobs.members(tr, &batch, after.as_ref(), 100).await? else {
+    ///             return Ok(None);
+    ///         };
     ///         let ended = page.members.iter().filter_map(|member| member.status.as_ref().ok()?.as_ref());
     ///         failed += ended.filter(|status| status.place == Place::Dead).count();
     ///         after = page.next;
     ///         if after.is_none() {
-    ///             break;
+    ///             return Ok(Some(failed));
     ///         }
     ///     }
-    ///     Ok(failed)
     /// }
     /// ```
     ///
@@ -115,14 +121,14 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let query = RangeQuery::keys(begin, end).limit(limit);
         let rows = read_all(tr, query, Isolation::Serializable).await?;
         let mut members = Vec::with_capacity(rows.len());
-        let mut read_bytes = 0;
-        for some in rows.chunks(MAX_CONCURRENT_LOOKUPS) {
-            if read_bytes >= MAX_STEP_BYTES {
-                break;
-            }
-            let reads = some.iter().map(|row| self.member(tr, row));
+        let mut bytes_left = MAX_STEP_BYTES;
+        while members.len() < rows.len() && bytes_left > 0 {
+            // As many as there is room for, however large they are.
+            let count = bytes_left.div_ceil(MAX_VALUE_BYTES);
+            let next = rows.iter().skip(members.len()).take(count);
+            let reads = next.map(|row| self.member(tr, row));
             for (member, bytes) in try_join_all(reads).await? {
-                read_bytes += bytes;
+                bytes_left = bytes_left.saturating_sub(bytes);
                 members.push(member);
             }
         }

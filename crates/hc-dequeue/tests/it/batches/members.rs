@@ -6,9 +6,9 @@ use conformance::stores::TestStore;
 use conformance::until;
 use hc_dequeue::{
     Audit, Batch, BatchRef, Delivery, End, Enqueue, Error, Finding, ItemRef, MemberPage,
-    MemberStatus, OnRepeat, Place, Settings, WorkerOptions,
+    MemberStatus, OnRepeat, Place, Queue, Settings, WorkerOptions,
 };
-use keyspace::Tx;
+use keyspace::{OpenOptions, Tx};
 
 use super::{DONE, complete_next, counts, expect, of, then};
 use crate::common::{LONG, Wall, World, open};
@@ -16,6 +16,7 @@ use crate::common::{LONG, Wall, World, open};
 conformance::on_every_store!(
     a_callback_reads_how_each_member_has_ended,
     members_are_read_page_by_page_in_the_order_of_their_enqueues,
+    a_page_of_large_members_has_about_a_million_bytes,
     a_replaced_item_and_the_callback_of_a_batch_within_are_members,
     members_are_gone_with_their_batch_unless_done_items_are_kept,
     ended_batches_are_swept_with_their_members_when_their_time_is_over,
@@ -161,6 +162,37 @@ async fn members_are_read_page_by_page_in_the_order_of_their_enqueues(store: Tes
     let after = world.member_page(&batch, Some(&items[6]), 0).await.unwrap();
     assert_eq!(after.members.len(), 1);
     world.check().await;
+}
+
+async fn a_page_of_large_members_has_about_a_million_bytes(store: TestStore) {
+    let store = store.fresh();
+    let runner = store.runner();
+    let subspace = store.root.subspace(&"queue");
+    let queue = Queue::<String>::open_with(&runner, subspace, keeping(), OpenOptions::default());
+    let queue = &queue.await.unwrap();
+    let large = vec!["x".repeat(90_000); 15];
+    let large = &large;
+    let enqueue = async |tr| {
+        let batch = queue.open_batch(&tr, &Batch::new()).await?;
+        let member = Enqueue::new().with_batch(&batch);
+        let _ = queue.enqueue_all_alike(&tr, large, &member).await?;
+        Ok::<_, Error>(batch)
+    };
+    let batch = &runner.run(enqueue).await.unwrap();
+    let mut after = None;
+    let mut members = Vec::new();
+    loop {
+        let from = after.as_ref();
+        let read = async |tr| queue.members(&tr, batch, from, 250).await;
+        let page = runner.run(read).await.unwrap().unwrap();
+        members.push(page.members.len());
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    // The last one on a page may exceed it.
+    assert_eq!(members, [12, 3]);
 }
 
 async fn a_replaced_item_and_the_callback_of_a_batch_within_are_members(store: TestStore) {
