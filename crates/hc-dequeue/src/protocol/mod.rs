@@ -113,33 +113,35 @@
 //! | end a session | its own `s` | | `s` | declared the session dead |
 //! | return items of a dead session | its `s`; each item that it returns (`h`, or the row in `g`) | pages of `h` and `g` | as give back | returned or collected one of these items, or set its checkpoint |
 //! | remove a dead session | its `s` and `u`; all of its `h` and `g`; each request that it removes, and one that it notifies | the first 1,000 requests of its registry | clears its signals in `g`, its `r`, `s`, `u`, `b` and `a`; a signal in `g`, if the registry is another one | granted an item to the session, or removed one of these requests |
-//! | remove expired rows | each `y` and `Bd` that it removes | pages of `y`, `Bd` and `z`; `m` | clears `y`, `Bd`, `x`, `z` | ended an item with this dedupe id, or removed the same `y` or `Bd` |
+//! | remove expired rows | each `y` and `Bd` that it removes | pages of `y`, `Bd` and `z`; `m` | clears `y`, `Bd` with its `Bm`, `x`, `z` | ended an item with this dedupe id, or removed the same `y` or `Bd` |
 //!
-//! For items of lanes, these are added. `a`, `k`, `v`, `p` and `f` are the state rows of a lane: slots in use, limits,
-//! the tokens of a rate, until when it is parked, and the gate. `hp` names the parked lanes.
+//! For items of lanes, these are added. `a`, `k`, `v`, `p`, `f` and `l l` are the state rows of a lane: slots in use,
+//! limits, the tokens of a rate, until when it is parked, the gate, and the pause of its group. `hp` names the parked
+//! lanes.
 //!
 //! | step | reads | by snapshot | writes | conflicts with a transaction that |
 //! |---|---|---|---|---|
 //! | enqueue with a group, or return to a lane | | | the item's `l` and `o`; a notice in `hs` | |
-//! | take, fulfill | | the first `hp` and `hs`; `a`, `k`, `l`, `v` and `p` of lanes, with their first items (`l`); the default limits | clears notices that still have the values that it read | |
-//! | grant from a lane | the group's `k` and `l` or, if there is no `k`, also the default limits; `f`, if there is a limit or a rate | | clears `l` and `o`; `a`; `v`, if there is a rate; `f`, if there is a limit or a rate; a notice, if something is left to grant | changed these limits; paused or resumed the group; started an item of the same group, if it has a limit or a rate; parked its lane, or gave a token of it back |
+//! | take, fulfill | | the first `hp` and `hs`; `a`, `k`, `l l`, `v` and `p` of lanes, with their first items (`l`); the default limits | clears notices that still have the values that it read | |
+//! | grant from a lane | the group's `k` and `l l` and, if there is no `k`, the default limits; `f`, if there is a limit or a rate | | clears `l` and `o`; `a`; `v`, if there is a rate; `f`, if there is a limit or a rate; a notice, if something is left to grant | changed these limits; paused or resumed the group; started an item of the same group, if it has a limit or a rate; parked its lane, or gave a token of it back |
 //! | park a lane, or look at one that is parked or waits for its rate | `f` | as take | `hp`, `p`, `f`; clears `v` once all tokens are there | started an item of the group; parked its lane, or gave a token of it back |
 //! | the return of an item that took a token and that no handler got | the group's `k`; the default limits; `f` | `v` | `v`, `f`; a notice and `w` | as above; changed these limits |
 //! | the end, or the return, of an item that has a slot | the group's `k`; the default limits | | `a`; a notice and `w`, if there is a limit | changed these limits |
 //! | set limits | | | `k`; a notice or, for the default limits, the mark; `w` | |
+//! | pause a group, or resume it | | | `l l`; if it is resumed, a notice and `w` | |
 //! | sweep lanes after a change of the default limits | | the mark; first rows of lanes | notices; clears the mark if it still has the value that it read; `w` | |
 //!
 //! For members of batches, these are added. `B` is the row of a batch, `B p` and the like are its numbers, `Bs` is its
-//! notice, and `Bd` is what is kept of it after its end.
+//! notice, `Bm` has its members, and `Bd` is what is kept of it after its end.
 //!
 //! | step | reads | by snapshot | writes | conflicts with a transaction that |
 //! |---|---|---|---|---|
-//! | add a member, or a batch in a batch | `B`; `B o`, unless a member adds it | | `B p` | ended or cancelled the batch, or closed it, unless a member adds it |
+//! | add a member, or a batch in a batch | `B`; `B o`, unless a member adds it | | `B p`; the `Bm` of an item | ended or cancelled the batch, or closed it, unless a member adds it |
 //! | the end of a member | | | `B p`; `B c`, `d` or `x`; `Bs`, `w` | |
 //! | open a batch | | | `B`, `B o` | |
 //! | close a batch | | | clears `B o`; `Bs`, `w` | |
 //! | cancel a batch | `B` | | `B`; as close | ended or cancelled the batch |
-//! | end batches that are complete | of each that it ends, `B` and `B p` | the first `Bs`; all rows of these batches | clears notices that still have the values that it read; of each that it ends, all rows, but for a `Bd`, and its callback as `enqueue_with`; or `B p` of its parent, as the end of a member | added a member to it, cancelled or ended it |
+//! | end batches that are complete | of each that it ends, `B` and `B p` | the first `Bs`; all rows of these batches | clears notices that still have the values that it read; of each that it ends, clears all rows, and sets a `Bd` or, if it is not kept, clears `Bm`; its callback as `enqueue_with`, or `B p` of its parent, as the end of a member | added a member to it, cancelled or ended it |
 //!
 //! A range read of items or requests by snapshot also reads the probe of that microqueue, which no operation of this
 //! crate writes. A pause or its end makes every take and fulfillment that runs at that moment fail; the session tries
