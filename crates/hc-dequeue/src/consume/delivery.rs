@@ -69,7 +69,8 @@ pub struct Delivery<T> {
 
 impl Enqueue {
     /// Makes the item a member of the [batch](Delivery::batch) of a delivery's item, which adds it while it runs, also
-    /// after the batch was [closed](crate::Queue::close_batch). Without such a batch, the item is a member of none.
+    /// after the batch was [closed](crate::Queue::close_batch). If the delivery's item is in no batch, the new one is a
+    /// member of none, also after [`with_batch`](Self::with_batch).
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;

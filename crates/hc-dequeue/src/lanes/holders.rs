@@ -44,7 +44,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///             Place::Held { session, .. } => println!("{} runs in {session}", holder.item),
     ///             Place::Delayed { until } => println!("{} is tried again at {until:?}", holder.item),
     ///             Place::Dead => println!("redrive or purge {}", holder.item),
-    ///             _ => println!("{} is the next one", holder.item),
+    ///             _ => println!("{} waits for its turn, with its slot", holder.item),
     ///         }
     ///     }
     ///     Ok(())
