@@ -503,8 +503,18 @@ pub enum StepRefusal {
     },
 
     /// The delivery has another step of this name.
-    #[error("this delivery has another step of this name: give each step its own")]
+    #[error(
+        "this delivery has another step of this name: give each step its own, and call none within a transaction, \
+         which may be repeated"
+    )]
     Repeated,
+
+    /// The handler is one of [`process`](crate::Queue::process): a commit of the step lets its transaction fail.
+    #[error(
+        "the handler runs in the transaction that completes the item: do the step's work there, or handle such items \
+         with `work`"
+    )]
+    InTransaction,
 
     /// The item has too many steps.
     #[error("{limit} steps of this item are done, and it has no more: use a checkpoint for a loop")]

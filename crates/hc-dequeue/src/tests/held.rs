@@ -58,5 +58,6 @@ pub(super) fn held_item(
         decision: AtomicU8::new(Decision::Open as u8),
         result: Mutex::new(Bytes::from("done")),
         step_names: Mutex::new(BTreeSet::new()),
+        is_in_transaction: AtomicBool::new(false),
     }
 }

@@ -230,6 +230,7 @@ fn commit_handled<'a>(
     handle: &'a HandleIn<'_>,
     item: &'a HeldItem,
 ) -> BoxFuture<'a, Outcome> {
+    item.is_in_transaction.store(true, Ordering::Relaxed);
     Box::pin(async move {
         let called = &Mutex::new(Called::default());
         // Whether an earlier attempt may have committed.

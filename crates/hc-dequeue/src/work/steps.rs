@@ -22,7 +22,9 @@ impl<T> Delivery<T> {
     ///
     /// So what a step writes in the store takes effect once, however often the item is delivered: handlers of
     /// [`work`](crate::Queue::work) divide long work into steps that each take less than five seconds, and go on where
-    /// they were after a failure, a death of the process or a deployment.
+    /// they were after a failure, a death of the process or a deployment. Do not call it within another transaction: if
+    /// that one reads or writes the item, it fails, since the step writes the item's row. Handlers of
+    /// [`process`](crate::Queue::process) have no steps.
     ///
     /// A step is known by its name, of 1 to [`MAX_STEP_NAME_BYTES`](crate::MAX_STEP_NAME_BYTES). Its result is encoded
     /// in MessagePack. An item has up to [`MAX_STEPS`](crate::MAX_STEPS), which share the
@@ -68,13 +70,15 @@ impl<T> Delivery<T> {
     /// happens later, one of the two transactions fails, since both read and write the item's row.
     ///
     /// # Errors
-    /// Nothing of the step is committed, unless the runner has given up after a commit with an unknown outcome: then
-    /// the next call finds out.
+    /// Nothing of the step is committed, except after a commit with an unknown outcome, which may have happened, if the
+    /// runner then gives up, or its next attempt finds that the delivery is lost or the item cancelled. A call of the
+    /// step by the next delivery finds out: do not undo the effects of the step outside the store.
     ///
     /// - The step's own error.
-    /// - [`Error::Step`]: the name is empty, too long, or that of another step of this delivery; there are too many
-    ///   steps, or there is no room for the result; the step takes longer than its transaction lives; or it is done,
-    ///   and its result does not decode as an `R`.
+    /// - [`Error::Step`]: the name is empty, too long, or that of another step of this delivery, also if a transaction
+    ///   that calls the step is repeated; the handler is one of `process`; there are too many steps, or there is no
+    ///   room for the result; the step takes longer than its transaction lives; or it is done, and its result does not
+    ///   decode as an `R`.
     /// - [`Error::DeliveryLost`] if this delivery no longer holds the item, also because the step has acknowledged it:
     ///   return from the handler instead. [`Error::Cancelled`] if the item was cancelled.
     /// - Those of [`Runner::run`](microqueue::keyspace::Runner::run).

@@ -4,6 +4,8 @@
 //! the transaction of the caller. So a delivery that no longer holds the item leaves nothing, and of two transactions
 //! that change the row at the same time, one fails. No other code writes a record that was read in another transaction.
 
+use std::sync::atomic::Ordering;
+
 use microqueue::keyspace::{Bytes, Transaction};
 
 use super::HeldItem;
@@ -63,6 +65,9 @@ impl HeldItem {
         if !(1..=MAX_STEP_NAME_BYTES).contains(&bytes) {
             let limit = MAX_STEP_NAME_BYTES;
             return Err(refused(StepRefusal::Name { bytes, limit }));
+        }
+        if self.is_in_transaction.load(Ordering::Relaxed) {
+            return Err(refused(StepRefusal::InTransaction));
         }
         let is_first = self.step_names.lock().insert(name.to_owned());
         if !is_first {

@@ -7,7 +7,7 @@ pub(crate) mod shared;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -84,6 +84,7 @@ impl HandedOut {
             decision: AtomicU8::new(Decision::Open as u8),
             result: Mutex::default(),
             step_names: Mutex::default(),
+            is_in_transaction: AtomicBool::new(false),
         });
         Self { item, value }
     }
@@ -106,6 +107,8 @@ pub(crate) struct HeldItem {
     pub(crate) result: Mutex<Bytes>,
     /// The names of the steps that this delivery runs or has done.
     pub(crate) step_names: Mutex<BTreeSet<String>>,
+    /// Whether its handler runs in the transaction that completes the item.
+    pub(crate) is_in_transaction: AtomicBool,
 }
 
 /// What has been decided about a delivery.

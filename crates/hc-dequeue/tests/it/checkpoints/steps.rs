@@ -9,7 +9,7 @@ use crate::common::{LONG, World};
 use conformance::chaos::{Chaos, Fate, Faults, Landing, LandingPoint};
 use conformance::stores::TestStore;
 use futures::join;
-use hc_dequeue::testing::drain;
+use hc_dequeue::testing::{drain, drain_process};
 use hc_dequeue::{
     Delivery, Error, MAX_CHECKPOINT_BYTES, MAX_STEP_NAME_BYTES, MAX_STEPS, Outcome, StepRefusal,
     WorkerOptions,
@@ -28,6 +28,7 @@ conformance::on_every_store!(
     a_step_cannot_acknowledge_its_item,
     a_step_that_takes_too_long_says_so,
     steps_that_cannot_be_recorded_are_refused,
+    a_step_in_the_transaction_that_completes_its_item_is_refused,
 );
 
 /// Counts a call of a step in its transaction.
@@ -351,6 +352,32 @@ async fn steps_that_cannot_be_recorded_are_refused(store: TestStore) {
     assert_eq!(refused, StepRefusal::TooMany { limit: MAX_STEPS });
     assert_eq!(effects(&world, "more").await, 0);
     consumer.shut_down(Duration::ZERO).await.unwrap();
+    world.check().await;
+}
+
+async fn a_step_in_the_transaction_that_completes_its_item_is_refused(store: TestStore) {
+    let world = World::new(&store, hc_dequeue::Settings::new().with_max_attempts(1)).await;
+    world.enqueue([7]).await;
+    let key = &world.store.root.pack(&"read");
+    let refusals = &parking_lot::Mutex::new(Vec::new());
+    // Without the refusal, the step's commit would let this transaction fail, and the repeated step would be another
+    // one of its name.
+    let handler = async |tr: Tx<_>, item: Item| {
+        tr.get(key, Isolation::Serializable).await?;
+        let stepped = run(&world, &item, "first", 1).await;
+        refusals
+            .lock()
+            .push(stepped.clone().map_err(|error| error.to_string()));
+        stepped.map(|_| ())
+    };
+    let drained = drain_process(&world.runner, &world.queue, handler)
+        .await
+        .unwrap();
+    assert_eq!((drained.completed, drained.dead), (0, 1));
+    let text = "step \"first\": the handler runs in the transaction that completes the item: do the step's \
+                work there, or handle such items with `work`";
+    assert_eq!(*refusals.lock(), [Err(text.to_owned())]);
+    assert_eq!(effects(&world, "first").await, 0);
     world.check().await;
 }
 
