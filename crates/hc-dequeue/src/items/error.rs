@@ -319,24 +319,24 @@ pub enum Error {
         name: String,
     },
 
-    /// An owner has too many schedules to set them in one transaction. Nothing was staged.
+    /// An owner would have too many schedules to set them in one transaction. Nothing was staged.
     #[error(
         "{given} schedules of one owner: set at most {limit}, and divide others among more owners"
     )]
     TooManySchedules {
-        /// How many are given or stored.
+        /// How many it would have.
         given: usize,
         /// The largest number.
         limit: usize,
     },
 
-    /// The schedules that change are too large for one transaction. Nothing was staged.
+    /// The schedules of an owner, as given or as stored, are too large for one transaction. Nothing was staged.
     #[error(
-        "the schedules that change have {bytes} bytes: the limit is {limit} bytes; add some of them first, or divide \
-         them among more owners"
+        "schedules of one owner have {bytes} bytes or more: the limit is {limit} bytes; divide them among more owners, \
+         and `unschedule` stored ones that are too large"
     )]
     SchedulesTooLarge {
-        /// The size of their records.
+        /// The size of those of their records that were counted.
         bytes: usize,
         /// The largest size.
         limit: usize,

@@ -62,9 +62,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// [`Error::ScheduleName`], [`Error::CronExpression`], [`Error::CronNeverFires`], [`Error::CronTimes`],
     /// [`Error::TimeZone`], [`Error::FixedTime`], [`Error::EnqueueOptions`] if the options have a batch or the key of
-    /// a reference, [`Error::DedupeId`], [`Error::Priority`], [`Error::Group`], [`Error::PayloadTooLarge`] and the
-    /// codec's [`Encode`]; [`Corrupt`] if the stored schedule of this name does not decode. In all cases nothing is
-    /// staged.
+    /// a reference, [`Error::DedupeId`], [`Error::Kind`], [`Error::Priority`], [`Error::Group`],
+    /// [`Error::PayloadTooLarge`] and the codec's [`Encode`]; [`Corrupt`] if the stored schedule of this name does not
+    /// decode. In all cases nothing is staged.
     ///
     /// [`Corrupt`]: microqueue::keyspace::Error::Corrupt
     /// [`Encode`]: microqueue::keyspace::Error::Encode

@@ -23,12 +23,16 @@ use crate::items::error::{Error, Result};
 use crate::queue::handle::Queue;
 use crate::session::wall::wall_millis;
 
-/// The largest number of schedules of an owner that one call sets.
+/// The largest number of schedules of an owner.
 pub const MAX_OWNED_SCHEDULES: usize = 1_000;
 
-/// The largest size of the records of the schedules that one call adds or changes, in bytes. A record has the encoded
-/// value, the expression and the options.
+/// The largest size of the records of the schedules that one call sets, in bytes. A record has the encoded value, the
+/// expression and the options.
 pub const MAX_SET_BYTES: usize = 4_000_000;
+
+/// The largest size of the stored records that one call reads, in bytes. They have grown by the runs that have fired;
+/// [`schedule`](Queue::schedule) and [`set_schedule_owner`](Queue::set_schedule_owner) may have let them grow more.
+const MAX_STORED_SET_BYTES: usize = 2 * MAX_SET_BYTES;
 
 /// How many schedules are read at the same time.
 const MAX_CONCURRENT_READS: usize = 100;
@@ -39,7 +43,7 @@ const MAX_CONCURRENT_READS: usize = 100;
 pub struct ScheduleChanges<T> {
     /// The schedules that are new.
     pub added: Vec<String>,
-    /// The schedules that are replaced, or whose next time is set right.
+    /// The schedules that are replaced, or whose next time is corrected.
     pub changed: Vec<ChangedSchedule<T>>,
     /// The schedules that are removed.
     pub removed: Vec<String>,
@@ -47,7 +51,7 @@ pub struct ScheduleChanges<T> {
     pub unchanged: Vec<String>,
 }
 
-/// A schedule that is replaced, or whose next time is set right.
+/// A schedule that is replaced, or whose next time is corrected.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ChangedSchedule<T> {
@@ -60,7 +64,7 @@ pub struct ChangedSchedule<T> {
 }
 
 /// What becomes of a schedule: stored, and to be stored. At least one of them is there.
-struct Step {
+struct Planned {
     name: String,
     stored: Option<ScheduleRecord>,
     new: Option<ScheduleRecord>,
@@ -108,18 +112,20 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Errors
     /// [`Error::ScheduleOwner`], [`Error::ScheduleTwice`], [`Error::OtherOwner`]; [`Error::TooManySchedules`] for more
-    /// than [`MAX_OWNED_SCHEDULES`], stored ones included; [`Error::SchedulesTooLarge`] if the changes have more than
-    /// [`MAX_SET_BYTES`]; and those of [`schedule`](Self::schedule) for each of them. In all cases nothing is staged.
+    /// than [`MAX_OWNED_SCHEDULES`]; [`Error::SchedulesTooLarge`] if the given ones have more than [`MAX_SET_BYTES`],
+    /// or the stored ones more than twice as much; and those of [`schedule`](Self::schedule) for each of them. In all
+    /// cases nothing is staged. To rename many hundreds whose names have hundreds of bytes may be too large for a
+    /// transaction, which its commit says: remove some before.
     pub async fn set_schedules(
         &self,
         tr: &impl Transaction,
         owner: &str,
         schedules: &[(&str, Schedule, T)],
     ) -> Result<ScheduleChanges<T>> {
-        let steps = self.steps(tr, owner, schedules).await?;
+        let planned = self.planned(tr, owner, schedules).await?;
         let keys = &*self.keys;
         let mut has_new = false;
-        for Step { name, stored, new } in &steps {
+        for Planned { name, stored, new } in &planned {
             match (stored, new) {
                 (_, Some(new)) if stored.as_ref() != Some(new) => {
                     write(tr, keys, name, stored.as_ref(), new)?;
@@ -133,7 +139,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             // Sessions that sleep must learn when the schedules fire.
             keys.wake_all(tr);
         }
-        Ok(self.changes_of(steps))
+        Ok(self.changes_of(planned))
     }
 
     /// Returns what [`set_schedules`](Self::set_schedules) would change, and stages nothing.
@@ -149,8 +155,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         owner: &str,
         schedules: &[(&str, Schedule, T)],
     ) -> Result<ScheduleChanges<T>> {
-        let steps = self.steps(tr, owner, schedules).await?;
-        Ok(self.changes_of(steps))
+        let planned = self.planned(tr, owner, schedules).await?;
+        Ok(self.changes_of(planned))
     }
 
     /// Stages that a schedule belongs to another owner, or to none. All else of it stays. Returns `false` if no
@@ -159,38 +165,46 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Unless the new owner names it, its next [`set_schedules`](Self::set_schedules) removes it.
     ///
     /// # Conflicts
-    /// Reads the schedule, which each firing writes, and writes it and its names in the index by owner.
+    /// Reads the schedule, which each firing writes, and the names of the new owner's schedules. Writes the schedule,
+    /// and its names in the index by owner.
     ///
     /// # Errors
-    /// [`Error::ScheduleOwner`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the schedule does not decode. In
-    /// both cases nothing is staged.
+    /// [`Error::ScheduleOwner`]; [`Error::TooManySchedules`] if the new owner has [`MAX_OWNED_SCHEDULES`] others;
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the schedule does not decode. In all cases nothing is
+    /// staged.
     pub async fn set_schedule_owner(
         &self,
         tr: &impl Transaction,
         name: &str,
         owner: Option<&str>,
     ) -> Result<bool> {
+        let keys = &*self.keys;
         owner.map_or(Ok(()), check_owner)?;
-        let Some(stored) = stored_schedule(tr, &self.keys, name).await? else {
+        let Some(stored) = stored_schedule(tr, keys, name).await? else {
             return Ok(false);
         };
+        if stored.owner.as_deref() == owner {
+            return Ok(true);
+        }
+        if let Some(owner) = owner {
+            let others = owned_names(tr, keys, owner, None, MAX_OWNED_SCHEDULES).await?;
+            check_number(others.len() + 1)?;
+        }
         let record = ScheduleRecord {
             owner: owner.map(str::to_owned),
             ..stored.clone()
         };
-        if record != stored {
-            write(tr, &self.keys, name, Some(&stored), &record)?;
-        }
+        write(tr, keys, name, Some(&stored), &record)?;
         Ok(true)
     }
 
     /// Returns what becomes of each schedule of an owner, in the order of their names.
-    async fn steps(
+    async fn planned(
         &self,
         tr: &impl Transaction,
         owner: &str,
         schedules: &[(&str, Schedule, T)],
-    ) -> Result<Vec<Step>> {
+    ) -> Result<Vec<Planned>> {
         check_owner(owner)?;
         let keys = &*self.keys;
         let mut by_name: BTreeMap<String, Option<Given<'_>>> = BTreeMap::new();
@@ -201,36 +215,41 @@ impl<T, C: Codec<T>> Queue<T, C> {
                 return Err(Error::ScheduleTwice { name });
             }
         }
-        for name in owned_names(tr, keys, owner, None, MAX_OWNED_SCHEDULES + 1).await? {
+        check_number(by_name.len())?;
+        let owned = owned_names(tr, keys, owner, None, MAX_OWNED_SCHEDULES + 1).await?;
+        // Only damage leaves more.
+        check_number(owned.len())?;
+        for name in owned {
             by_name.entry(name).or_default();
-        }
-        if by_name.len() > MAX_OWNED_SCHEDULES {
-            return Err(Error::TooManySchedules {
-                given: by_name.len(),
-                limit: MAX_OWNED_SCHEDULES,
-            });
         }
         let now = wall_millis(&keys.env);
         let by_name: Vec<_> = by_name.into_iter().collect();
-        let mut steps = Vec::with_capacity(by_name.len());
+        let mut planned = Vec::with_capacity(by_name.len());
+        let mut stored_bytes = 0;
         for some in by_name.chunks(MAX_CONCURRENT_READS) {
             let reads = some.iter().map(|(name, _)| stored_schedule(tr, keys, name));
             for ((name, given), stored) in some.iter().zip(try_join_all(reads).await?) {
-                steps.extend(step(owner, name, given.as_ref(), stored, now)?);
+                stored_bytes += stored.as_ref().map_or(Ok(0), record_bytes)?;
+                planned.extend(plan(owner, name, given.as_ref(), stored, now)?);
             }
+            check_size(stored_bytes, MAX_STORED_SET_BYTES)?;
         }
-        check_size(&steps)?;
-        Ok(steps)
+        let mut new_bytes = 0;
+        for new in planned.iter().filter_map(|planned| planned.new.as_ref()) {
+            new_bytes += record_bytes(new)?;
+        }
+        check_size(new_bytes, MAX_SET_BYTES)?;
+        Ok(planned)
     }
 
-    fn changes_of(&self, steps: Vec<Step>) -> ScheduleChanges<T> {
+    fn changes_of(&self, planned: Vec<Planned>) -> ScheduleChanges<T> {
         let mut changes = ScheduleChanges {
             added: Vec::new(),
             changed: Vec::new(),
             removed: Vec::new(),
             unchanged: Vec::new(),
         };
-        for Step { name, stored, new } in steps {
+        for Planned { name, stored, new } in planned {
             match (stored, new) {
                 (None, _) => changes.added.push(name),
                 (Some(_), None) => changes.removed.push(name),
@@ -248,13 +267,13 @@ impl<T, C: Codec<T>> Queue<T, C> {
 
 /// Returns what becomes of a schedule that is given, or that the index has. Returns `None` for a name that the index
 /// has by mistake, which a repair removes.
-fn step(
+fn plan(
     owner: &str,
     name: &str,
     given: Option<&Given<'_>>,
     stored: Option<ScheduleRecord>,
     now: u64,
-) -> Result<Option<Step>> {
+) -> Result<Option<Planned>> {
     let is_own = |stored: &ScheduleRecord| stored.owner.as_deref() == Some(owner);
     let new = match (given, &stored) {
         (Some(_), Some(other)) if !is_own(other) => {
@@ -271,30 +290,34 @@ fn step(
         (None, Some(stored)) if is_own(stored) => None,
         (None, _) => return Ok(None),
     };
-    Ok(Some(Step {
+    Ok(Some(Planned {
         name: name.to_owned(),
         stored,
         new,
     }))
 }
 
-/// Fails if the records that are written are too large together.
-fn check_size(steps: &[Step]) -> Result<()> {
-    let mut written = Vec::new();
-    for step in steps {
-        if let Some(new) = &step.new
-            && step.stored.as_ref() != Some(new)
-        {
-            ScheduleCodec.encode(new, &mut written)?;
-        }
-    }
-    match written.len() {
-        ..=MAX_SET_BYTES => Ok(()),
-        bytes => Err(Error::SchedulesTooLarge {
-            bytes,
-            limit: MAX_SET_BYTES,
+fn check_number(given: usize) -> Result<()> {
+    match given {
+        ..=MAX_OWNED_SCHEDULES => Ok(()),
+        given => Err(Error::TooManySchedules {
+            given,
+            limit: MAX_OWNED_SCHEDULES,
         }),
     }
+}
+
+fn record_bytes(record: &ScheduleRecord) -> Result<usize> {
+    let mut encoded = Vec::new();
+    ScheduleCodec.encode(record, &mut encoded)?;
+    Ok(encoded.len())
+}
+
+fn check_size(bytes: usize, limit: usize) -> Result<()> {
+    if bytes > limit {
+        return Err(Error::SchedulesTooLarge { bytes, limit });
+    }
+    Ok(())
 }
 
 fn check_owner(owner: &str) -> Result<()> {

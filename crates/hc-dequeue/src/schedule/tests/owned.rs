@@ -17,6 +17,8 @@ conformance::on_every_store!(
     an_operator_changes_and_removes_schedules_of_an_owner,
     what_cannot_be_set_is_refused_before_anything_is_staged,
     an_owner_sets_as_many_schedules_as_the_limit_says,
+    an_owner_is_given_no_more_schedules_than_it_can_set,
+    schedules_that_have_become_too_large_are_refused_with_what_to_do,
     the_schedules_of_an_owner_are_listed_page_by_page,
     a_set_conflicts_with_its_own_schedules_only,
 );
@@ -242,7 +244,7 @@ async fn what_cannot_be_set_is_refused_before_anything_is_staged(store: TestStor
     let fixed = ("b", minutely().with_enqueue_options(fixed), String::new());
     let long = "x".repeat(256);
     let large = "x".repeat(90_000);
-    let names: Vec<_> = (0..MAX_OWNED_SCHEDULES)
+    let names: Vec<_> = (0..=MAX_OWNED_SCHEDULES)
         .map(|number| number.to_string())
         .collect();
     let many: Vec<_> = names.iter().map(|name| hourly(name, 1)).collect();
@@ -258,7 +260,6 @@ async fn what_cannot_be_set_is_refused_before_anything_is_staged(store: TestStor
         ("shop", vec![hourly("c", 1), hourly("c", 2)]),
         ("", vec![hourly("c", 1)]),
         (&*long, vec![hourly("c", 1)]),
-        // Together with the one that is there.
         ("shop", many),
         ("shop", heavy),
     ];
@@ -285,8 +286,8 @@ async fn what_cannot_be_set_is_refused_before_anything_is_staged(store: TestStor
             "owner of schedules of 0 bytes: use 1 to 255 bytes",
             "owner of schedules of 256 bytes: use 1 to 255 bytes",
             "1001 schedules of one owner: set at most 1000, and divide others among more owners",
-            "the schedules that change have 4502550 bytes: the limit is 4000000 bytes; add some of them first, or \
-             divide them among more owners",
+            "schedules of one owner have 4502550 bytes or more: the limit is 4000000 bytes; divide them among more \
+             owners, and `unschedule` stored ones that are too large",
         ]
     );
     assert_eq!(long.len(), MAX_SCHEDULE_OWNER_BYTES + 1);
@@ -313,6 +314,65 @@ async fn an_owner_sets_as_many_schedules_as_the_limit_says(store: TestStore) {
     );
     assert_eq!(world.rows(Part::Schedules).await, 0);
     assert_eq!(world.rows(Part::OwnedSchedules).await, 0);
+    world.check().await;
+}
+
+async fn an_owner_is_given_no_more_schedules_than_it_can_set(store: TestStore) {
+    let world = ScheduleWorld::new(&store, NOON).await;
+    world.create("x", &minutely()).await;
+    world.create("y", &minutely()).await;
+    let names: Vec<_> = (1..MAX_OWNED_SCHEDULES)
+        .map(|number| number.to_string())
+        .collect();
+    let list: Vec<_> = names.iter().map(|name| hourly(name, 1)).collect();
+    world.set_all("shop", &list).await;
+    // Of two that take the last place, one fails.
+    let queue = &world.queue;
+    let first = world.runner.database().begin().unwrap();
+    let second = world.runner.database().begin().unwrap();
+    for (tr, name) in [(&first, "x"), (&second, "y")] {
+        assert!(
+            queue
+                .set_schedule_owner(tr, name, Some("shop"))
+                .await
+                .unwrap()
+        );
+    }
+    assert!(second_fails((), first, second).await);
+    let text = "1001 schedules of one owner: set at most 1000, and divide others among more owners";
+    let refused = world.set_owner("y", Some("shop")).await.unwrap_err();
+    assert_eq!(refused.to_string(), text);
+    assert!(world.set_owner("x", Some("shop")).await.unwrap());
+    // It can rename all of them.
+    let names: Vec<_> = names.iter().map(|name| format!("new {name}")).collect();
+    let mut renamed: Vec<_> = names.iter().map(|name| hourly(name, 1)).collect();
+    renamed.push(hourly("new x", 1));
+    let changes = world.set_all("shop", &renamed).await;
+    let changed = (changes.added.len(), changes.removed.len());
+    assert_eq!(changed, (MAX_OWNED_SCHEDULES, MAX_OWNED_SCHEDULES));
+    world.check().await;
+}
+
+async fn schedules_that_have_become_too_large_are_refused_with_what_to_do(store: TestStore) {
+    let world = ScheduleWorld::new(&store, NOON).await;
+    let queue = &world.queue;
+    let names: Vec<_> = (0..90).map(|number| format!("{number:02}")).collect();
+    let list: Vec<_> = names.iter().map(|name| hourly(name, 1)).collect();
+    world.set_all("shop", &list).await;
+    let large = &"x".repeat(90_000);
+    for name in &names {
+        let replace = async |tr| queue.schedule(&tr, name, &minutely(), large).await;
+        assert_eq!(world.runner.run(replace).await.unwrap(), Scheduled::Changed);
+    }
+    let refused = world.try_set("shop", &[]).await.unwrap_err();
+    assert!(
+        matches!(refused, Error::SchedulesTooLarge { limit, .. } if limit == 2 * MAX_SET_BYTES)
+    );
+    for name in &names[..5] {
+        let remove = async |tr| queue.unschedule(&tr, name).await;
+        assert!(world.runner.run(remove).await.unwrap());
+    }
+    assert_eq!(world.set_all("shop", &list).await.changed.len(), 85);
     world.check().await;
 }
 
