@@ -99,6 +99,17 @@ pub enum Error {
         limit: usize,
     },
 
+    /// The session of a [drain](crate::testing::drain) was declared dead: the exporter took longer than its lease.
+    /// What it was given last is exported again, by a worker or a later call.
+    #[error(
+        "the session of the drain is dead: the exporter took longer than the lease of {lease:?}; set a longer one in \
+         the settings of the queue, or drain without workers"
+    )]
+    SessionLost {
+        /// The lease of the session.
+        lease: Duration,
+    },
+
     /// The exporter returned an error. Its batch is exported again; a dead letter stays.
     #[error("the exporter failed")]
     Exporter(#[source] Arc<dyn std::error::Error + Send + Sync>),

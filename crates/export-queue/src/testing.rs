@@ -4,8 +4,10 @@
 //! Nothing here is a mock: the batches are those of a worker, under the claims of a session. The test kits of
 //! [`combine::testing`] and [`hc_dequeue::testing`](combine::hc_dequeue::testing) do the same for other queues.
 
+use std::time::Duration;
+
 use combine::bucket_worker::{Assignment, Next};
-use combine::hc_dequeue::session::{Member, SessionId};
+use combine::hc_dequeue::session::{Life, Member, SessionId};
 use combine::keyspace::codec::{Codec, Raw};
 use combine::keyspace::{Bytes, Database, Runner, Store, Transaction, Tx};
 use combine::{Bucket, WorkerOptions};
@@ -79,7 +81,8 @@ pub struct Drained {
 /// # Errors
 /// The first error of a batch: that of the exporter, a panic of it or its time limit, those of [`Runner::run`], and
 /// [`Corrupt`](combine::keyspace::Error::Corrupt). The batch is exported again by a later call.
-/// [`NoSubscription`](Error::NoSubscription) if the subscription was removed.
+/// [`NoSubscription`](Error::NoSubscription) if the subscription was removed; [`SessionLost`](Error::SessionLost) if a
+/// worker has taken over, since the exporter took longer than the lease.
 ///
 /// # Cancel safety
 /// Dropping the future may leave a session without heartbeats, which others remove, and a batch that is exported again.
@@ -148,11 +151,12 @@ fn drain_untyped(
         let mut drain = Drain {
             exporting: Exporting::new(subscription, runner, &options, exporter),
             session: member.id(),
+            lease,
             drained: Drained::default(),
         };
         let exported = drain.export_all().await;
-        drain.end_session().await?;
-        exported?;
+        let ended = drain.end_session().await;
+        exported.and(ended)?;
         Ok(drain.drained)
     })
 }
@@ -161,6 +165,7 @@ fn drain_untyped(
 struct Drain {
     exporting: Exporting,
     session: SessionId,
+    lease: Duration,
     drained: Drained,
 }
 
@@ -171,10 +176,20 @@ impl Drain {
             for bucket in self.pending().await? {
                 self.export_bucket(bucket).await?;
             }
-            // Nothing is left, or only buckets of other sessions.
+            // Nothing is left, or only buckets of other sessions: all of them, if this session is dead.
             if self.drained == before {
-                return Ok(());
+                return self.check_session().await;
             }
+        }
+    }
+
+    /// Fails if the session was declared dead. It writes no heartbeat.
+    async fn check_session(&self) -> Result<()> {
+        let sessions = &self.exporting.subscription.sessions();
+        let life = |tr: Tx<_>| async move { sessions.life(&tr, self.session).await };
+        match self.exporting.runner.run(life).await? {
+            Some(Life::Alive) => Ok(()),
+            _ => Err(Error::SessionLost { lease: self.lease }),
         }
     }
 

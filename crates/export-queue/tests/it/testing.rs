@@ -8,7 +8,7 @@ use export_queue::{
     Backoff, BoxError, Error, Exporter, Sequence, SequencedExport, Start, WorkerOptions,
     async_trait,
 };
-use keyspace::Tx;
+use keyspace::{Store, Tx};
 
 use crate::common::{LONG, Receiver, World};
 
@@ -21,6 +21,7 @@ conformance::on_every_store!(
     a_drain_exports_nothing_of_a_paused_subscription,
     a_removed_subscription_is_an_error,
     a_drain_leaves_a_bucket_to_the_worker_that_has_its_claim,
+    a_drain_whose_session_is_lost_is_an_error,
 );
 
 fn exported(exported: u64) -> Drained {
@@ -220,6 +221,61 @@ async fn a_drain_leaves_a_bucket_to_the_worker_that_has_its_claim(store: TestSto
     let outer = drain(&runner, &reader, Drains(world));
     let drained = conformance::timeout(LONG, outer).await;
     assert_eq!(drained.unwrap(), exported(1));
+}
+
+/// Removes the drain's session during a call, as a worker does after it was silent for its lease.
+struct RemovesSession(World);
+
+#[async_trait]
+impl Exporter<String, Option<i64>> for RemovesSession {
+    async fn export(
+        &self,
+        _batch: &[SequencedExport<String, Option<i64>>],
+    ) -> Result<(), BoxError> {
+        let sessions = &self.0.reader.sessions();
+        let remove = |tr: Tx<_>| async move {
+            for (session, _) in sessions.all(&tr).await? {
+                sessions.remove(&tr, session);
+            }
+            Ok::<_, keyspace::Error>(())
+        };
+        Ok(self.0.runner.run(remove).await?)
+    }
+}
+
+async fn a_drain_whose_session_is_lost_is_an_error(store: TestStore) {
+    let world = World::new(&store, 1).await;
+    world.add("a", 7).await;
+    let runner = world.runner.clone();
+    let reader = world.reader.clone();
+    let lost = drain(&runner, &reader, RemovesSession(world)).await;
+    assert!(matches!(lost, Err(Error::SessionLost { .. })), "{lost:?}");
+    let drained = drain(&runner, &reader, Receiver::default()).await;
+    assert_eq!(drained.unwrap(), exported(1));
+}
+
+/// Fails, and lets the end of the session fail, too.
+struct ClosesStore(Store);
+
+#[async_trait]
+impl Exporter<String, Option<i64>> for ClosesStore {
+    async fn export(
+        &self,
+        _batch: &[SequencedExport<String, Option<i64>>],
+    ) -> Result<(), BoxError> {
+        self.0.close()?;
+        Err("no disk".into())
+    }
+}
+
+#[tokio::test]
+async fn a_drain_returns_the_error_of_its_exporter_even_if_its_session_does_not_end() {
+    let store = TestStore::memory();
+    let world = World::new(&store, 1).await;
+    world.add("a", 7).await;
+    let exporter = ClosesStore(world.runner.database().clone());
+    let refused = drain(&world.runner, &world.reader, exporter).await;
+    assert!(matches!(refused, Err(Error::Exporter(_))), "{refused:?}");
 }
 
 #[test]
