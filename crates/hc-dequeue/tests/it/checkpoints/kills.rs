@@ -25,8 +25,8 @@ conformance::on_every_store!(
 const ITEMS: u64 = 2;
 const STAGES: u64 = 3;
 
-/// At which commits a process is killed: from its first one to one after its last one.
-const COMMITS: usize = 20;
+/// At how many commits a process is killed before it is known whether it has more.
+const COMMITS: usize = 10;
 
 /// How a handler records a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,9 +92,16 @@ async fn handle<D: Database>(
     Ok(())
 }
 
-/// Lets a process work until a commit that never gets an answer, and kills it. Another one does the rest. Returns how
-/// often each stage of each item took effect.
-async fn kill_at(store: TestStore, way: Recording, commit: usize, fate: Fate) -> Vec<u64> {
+/// What a process and the next one have done.
+struct Run {
+    /// Whether the first one was killed at a commit, and not after all of its work.
+    is_killed: bool,
+    /// How often each stage of each item took effect.
+    counts: Vec<u64>,
+}
+
+/// Lets a process work until a commit that never gets an answer, and kills it. Another one does the rest.
+async fn kill_at(store: TestStore, way: Recording, commit: usize, fate: Fate) -> Run {
     let world = World::new(&store, settings()).await;
     world.enqueue(0..ITEMS).await;
     let chaos = Chaos::new(
@@ -121,6 +128,7 @@ async fn kill_at(store: TestStore, way: Recording, commit: usize, fate: Fate) ->
     };
     let is_over = async || chaos.tally().commits > 0 || world.stats().await.completed == ITEMS;
     until(is_over).await;
+    let is_killed = chaos.tally().commits > 0;
     drop(alive);
     let joined = tokio::task::spawn_blocking(|| doomed.join().unwrap());
     joined.await.unwrap();
@@ -130,7 +138,10 @@ async fn kill_at(store: TestStore, way: Recording, commit: usize, fate: Fate) ->
     until(async || world.stats().await.completed == ITEMS).await;
     worker.shut_down(LONG).await.unwrap();
     world.check().await;
-    counts(&world).await
+    Run {
+        is_killed,
+        counts: counts(&world).await,
+    }
 }
 
 async fn counts(world: &World) -> Vec<u64> {
@@ -142,20 +153,26 @@ async fn counts(world: &World) -> Vec<u64> {
     rows.iter().map(count).collect()
 }
 
-/// Kills a process at each of its commits, in each way that the commit may end. Returns how many of them have let a
-/// stage take effect more than once, or not at all.
+/// Kills a process at each of its commits, in each way that the commit may end, and at last after all of its work.
+/// Returns how many of the kills have let a stage take effect more than once, or not at all.
 async fn kill_everywhere(store: TestStore, way: Recording) -> usize {
     let late = Fate::Late(Landing {
         attempts: 2,
         before: LandingPoint::Commit,
     });
-    let kills = (0..COMMITS)
-        .flat_map(|commit| [Fate::Applied, Fate::Lost, late].map(|fate| (commit, fate)));
-    let runs = kills.map(|(commit, fate)| kill_at(store.fresh(), way, commit, fate));
-    let mut runs = futures::stream::iter(runs).buffer_unordered(AT_ONCE);
     let mut wrong = 0;
-    while let Some(counts) = runs.next().await {
-        wrong += usize::from(counts != [1; (ITEMS * STAGES) as usize]);
+    for first in (0..).step_by(COMMITS) {
+        let kills = (first..first + COMMITS)
+            .flat_map(|commit| [Fate::Applied, Fate::Lost, late].map(|fate| (commit, fate)));
+        let runs = kills.map(|(commit, fate)| kill_at(store.fresh(), way, commit, fate));
+        let runs = futures::stream::iter(runs).buffered(AT_ONCE);
+        let runs: Vec<Run> = runs.collect().await;
+        let is_wrong = |run: &&Run| run.counts != [1; (ITEMS * STAGES) as usize];
+        wrong += runs.iter().filter(is_wrong).count();
+        let last = runs.last().unwrap();
+        if !last.is_killed {
+            break;
+        }
     }
     wrong
 }
