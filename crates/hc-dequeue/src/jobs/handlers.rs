@@ -176,6 +176,10 @@ impl<D: Database, C: Clone + Send + Sync + 'static> Handlers<D, C> {
 
     /// Sets what is called around each handler, for spans, metrics and reports of errors. It gets the [`Call`], runs
     /// it, and returns its outcome or another one. Another hook replaces it.
+    ///
+    /// When a handler of [`process`](Self::process) has run, its transaction is over: another outcome than
+    /// [`Done`](Outcome::Done) does not undo it, and `Done` for a handler that has failed completes the job without its
+    /// effects. `Done` without a call of [`Call::run`] completes the job unhandled, too.
     #[must_use]
     pub fn around<F, Fut>(mut self, hook: F) -> Self
     where
