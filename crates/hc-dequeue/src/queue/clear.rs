@@ -58,8 +58,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         clear(&runner.on_store(), &self.keys).await
     }
 
-    /// Removes the queued and delayed items of a group, or those that are members of a batch, as [`clear`](Self::clear)
-    /// removes all. Returns how many.
+    /// Removes the queued and delayed items of a group or a kind, or those that are members of a batch, as
+    /// [`clear`](Self::clear) removes all. Returns how many.
     ///
     /// ```
     /// # use hc_dequeue::keyspace::{Database, Runner, Tx};
@@ -75,8 +75,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// As [`clear`](Self::clear).
     ///
     /// # Errors
-    /// [`Error::Group`](crate::Error::Group) and [`Error::ForeignRef`](crate::Error::ForeignRef) before anything is
-    /// changed, and those of [`clear`](Self::clear).
+    /// [`Error::Group`](crate::Error::Group), [`Error::ForeignRef`](crate::Error::ForeignRef) and
+    /// [`Error::Kind`](crate::Error::Kind) before anything is changed, and those of [`clear`](Self::clear).
     ///
     /// # Cancel safety
     /// As [`clear`](Self::clear).
@@ -89,8 +89,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         Ok(changed.unheld)
     }
 
-    /// Cancels the items of a group, or the members of a batch, each as by [`cancel`](Self::cancel), in as many
-    /// transactions as necessary. Leaves out items that are enqueued after the call starts.
+    /// Cancels the items of a group or a kind, or the members of a batch, each as by [`cancel`](Self::cancel), in as
+    /// many transactions as necessary. Leaves out items that are enqueued after the call starts.
     ///
     /// An item that a session takes and gives back while the call is under way may stay. To cancel all, first
     /// [pause](Self::pause_group) the group, or the queue.
@@ -117,7 +117,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         })
     }
 
-    /// Redrives the dead letters of a group, or those that are members of a batch, each as by
+    /// Redrives the dead letters of a group or a kind, or those that are members of a batch, each as by
     /// [`redrive`](Self::redrive), in as many transactions as necessary. Returns how many. Of a batch, these are only
     /// dead letters that have [stayed members](crate::Batch::with_dead_letters_staying).
     ///

@@ -1,4 +1,4 @@
-//! Items that belong together, wherever they are: those of a group, or the members of a batch.
+//! Items that belong together, wherever they are: those of a group, the members of a batch, or those of a kind.
 
 use microqueue::keyspace::Bytes;
 
@@ -7,6 +7,7 @@ use crate::items::error::Result;
 use crate::items::keys::{Keys, check_group};
 use crate::items::part::Part;
 use crate::items::record::Record;
+use crate::queue::stage::kind_named;
 
 /// Items that belong together, wherever they are: what listings show and what changes of many items change.
 ///
@@ -27,6 +28,9 @@ pub enum ItemsOf {
     /// The members of a [batch](crate::Enqueue::with_batch), also those that have ended while they were. They are found
     /// among all items. A batch in it is none of them, and neither are its members.
     Batch(BatchRef),
+    /// The items of a [kind](crate::Enqueue::with_kind). They are found among all items. Those that were enqueued under
+    /// another name of the same type of job are none of them.
+    Kind(String),
 }
 
 impl ItemsOf {
@@ -42,12 +46,20 @@ impl ItemsOf {
         Self::Batch(*batch)
     }
 
+    /// Returns the items of a kind.
+    #[must_use]
+    pub fn kind(kind: impl Into<String>) -> Self {
+        Self::Kind(kind.into())
+    }
+
     /// # Errors
-    /// [`Error::Group`](crate::Error::Group), [`Error::ForeignRef`](crate::Error::ForeignRef).
+    /// [`Error::Group`](crate::Error::Group), [`Error::ForeignRef`](crate::Error::ForeignRef),
+    /// [`Error::Kind`](crate::Error::Kind).
     pub(crate) fn check(&self, keys: &Keys) -> Result<()> {
         match self {
             Self::Group(group) => check_group(group),
             Self::Batch(batch) => batch.id_in(keys).map(drop),
+            Self::Kind(kind) => kind_named(kind).map(drop),
         }
     }
 
@@ -59,6 +71,7 @@ impl ItemsOf {
                 let member = record.member;
                 member.is_some_and(|member| member.batch == batch.id())
             }
+            Self::Kind(kind) => record.kind.name() == *kind,
         }
     }
 

@@ -266,10 +266,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Reads by snapshot, and for [`PlaceKind::Queued`] keys that no operation of this queue writes.
     ///
     /// # Errors
-    /// [`Error::MalformedCursor`] for a cursor of another queue or another listing. [`Error::Group`] and
-    /// [`Error::ForeignRef`] for [`ItemsOf`]. [`Error::ReadAfterWrite`] for [`PlaceKind::Queued`] after an enqueue in
-    /// the same transaction, and for [`PlaceKind::Delayed`] if the page reaches a delayed item that the transaction has
-    /// enqueued.
+    /// [`Error::MalformedCursor`] for a cursor of another queue or another listing. [`Error::Group`],
+    /// [`Error::ForeignRef`] and [`Error::Kind`] for [`ItemsOf`]. [`Error::ReadAfterWrite`] for [`PlaceKind::Queued`]
+    /// after an enqueue in the same transaction, and for [`PlaceKind::Delayed`] if the page reaches a delayed item that
+    /// the transaction has enqueued.
     pub async fn list(
         &self,
         tr: &impl Transaction,
@@ -380,7 +380,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Error::Group`] and [`Error::ForeignRef`] for [`ItemsOf`], and those of the store.
+    /// [`Error::Group`], [`Error::ForeignRef`] and [`Error::Kind`] for [`ItemsOf`], and those of the store.
     pub async fn end(
         &self,
         tr: &impl Transaction,

@@ -6,7 +6,7 @@ use conformance::stores::TestStore;
 use conformance::{HANG, scale, timeout};
 use hc_dequeue::{
     Batch, BatchRef, Consumer, Cursor, Delivery, Enqueue, Error, GroupLimits, ItemsOf, Listing,
-    Place, PlaceKind, Settings,
+    MAX_KIND_BYTES, Place, PlaceKind, Settings,
 };
 use keyspace::Tx;
 
@@ -157,8 +157,9 @@ async fn a_search_goes_on_over_pages_and_finds_each_item_once(store: TestStore) 
     let world = World::with_defaults(&store).await;
     let queue = &world.queue;
     let later = Enqueue::new().with_delay(LONG);
-    let of_a = later.clone().with_group("a");
-    // The first and the last ones belong to the group, with more rows between them than one page looks through.
+    let of_a = later.clone().with_group("a").with_kind("invoice");
+    // The first and the last ones belong to the group and are of the kind, with more rows between them than one page
+    // looks through.
     let others = 2_100;
     let mut items = vec![(0, of_a.clone()), (1, of_a.clone())];
     items.extend((0..others).map(|value| (A + value, later.clone())));
@@ -166,11 +167,15 @@ async fn a_search_goes_on_over_pages_and_finds_each_item_once(store: TestStore) 
     let items = &items;
     let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
     world.runner.run(enqueue).await.unwrap();
-    let listing = Listing::new(PlaceKind::Delayed).with_items_of(ItemsOf::group("a"));
-    for limit in [1, 2, 100] {
-        let (values, pages) = walk(&world, &listing, limit).await;
-        assert_eq!(values, [0, 1, 2]);
-        assert!(pages >= 3, "{pages}");
+    let delayed = Listing::new(PlaceKind::Delayed);
+    let listing = delayed.clone().with_items_of(ItemsOf::group("a"));
+    for items in [ItemsOf::group("a"), ItemsOf::kind("invoice")] {
+        let listing = delayed.clone().with_items_of(items);
+        for limit in [1, 2, 100] {
+            let (values, pages) = walk(&world, &listing, limit).await;
+            assert_eq!(values, [0, 1, 2]);
+            assert!(pages >= 3, "{pages}");
+        }
     }
     // The end of a listing is where a walk over a place that grows ends.
     let listed = &listing;
@@ -313,12 +318,20 @@ async fn what_names_no_items_of_the_queue_is_refused(store: TestStore) {
     let elsewhere = &other.queue;
     let open = |tr| async move { elsewhere.open_batch(&tr, &Batch::new()).await };
     let foreign = other.runner.run(open).await.unwrap();
+    let long_kind = "k".repeat(MAX_KIND_BYTES + 1);
+    let refused_items = [
+        ItemsOf::group(""),
+        ItemsOf::batch(&foreign),
+        ItemsOf::kind(""),
+        ItemsOf::kind(long_kind),
+    ];
     let queue = &world.queue;
     let runner = &world.runner;
     world.enqueue([1]).await;
-    for items in &[ItemsOf::group(""), ItemsOf::batch(&foreign)] {
+    for items in &refused_items {
         let is_refusal = |error: &Error| match items {
             ItemsOf::Group(_) => matches!(error, Error::Group { .. }),
+            ItemsOf::Kind(_) => matches!(error, Error::Kind { .. }),
             _ => matches!(error, Error::ForeignRef { .. }),
         };
         let listing = &Listing::new(PlaceKind::Dead).with_items_of(items.clone());

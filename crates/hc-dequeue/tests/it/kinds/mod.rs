@@ -1,6 +1,7 @@
 //! Jobs of several kinds in one queue: each has its handler, and a worker passes over those for which it has none.
 
 mod handlers;
+mod items_of;
 
 use std::sync::Arc;
 use std::time::Duration;
