@@ -13,12 +13,25 @@ use crate::items::kind::{Kind, parse_kinds};
 use crate::items::part::Part;
 use crate::queue::handle::Queue;
 
-/// How many of the first items are looked at, in lanes and outside.
-const MAX_ITEMS: usize = 1_000;
+/// How many of the first items are looked at, in lanes and outside: so many, or those in so many bytes.
+struct First {
+    items: usize,
+    bytes: usize,
+}
 
-/// How many rows and bytes are read for that. Lanes have rows without items.
+const FIRST: First = First {
+    items: 1_000,
+    bytes: 1_000_000,
+};
+
+/// Those looked at for kinds that no session takes.
+const FIRST_FEW: First = First {
+    items: 100,
+    bytes: 80_000,
+};
+
+/// How many rows are read for these. Lanes have rows without items.
 const MAX_ROWS: usize = 10_000;
-const MAX_BYTES: usize = 1_000_000;
 
 /// How many sessions are looked at.
 const MAX_SESSIONS: usize = 10_000;
@@ -49,17 +62,12 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// reads.
     pub async fn kinds(&self, tr: &impl Transaction) -> Result<Vec<KindState>> {
         let keys = &*self.keys;
-        keys.refuse_after_enqueue(tr).await?;
-        let (outside, in_lanes, taken) = try_join!(
-            first_kinds(tr, keys, keys.outside_lanes()),
-            first_kinds(tr, keys, keys.part(Part::Lanes)),
-            taken_kinds(tr, keys),
-        )?;
+        let (waiting, taken) = try_join!(waiting_kinds(tr, keys, &FIRST), taken_kinds(tr, keys))?;
         let mut kinds: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for (kind, sessions) in &taken {
             kinds.entry(kind.name()).or_default().0 += sessions;
         }
-        for kind in outside.iter().chain(&in_lanes) {
+        for kind in &waiting {
             kinds.entry(kind.name()).or_default().1 += 1;
         }
         // Items without a kind are those of other numbers, and sessions that take only these store nothing.
@@ -73,6 +81,41 @@ impl<T, C: Codec<T>> Queue<T, C> {
             });
         Ok(kinds.collect())
     }
+
+    /// Returns those kinds of the first items that wait which no session takes, in alphabetical order: no worker knows
+    /// them. Reads less than [`kinds`](Self::kinds): the first 100 items in no lane and the first 100 in lanes, or fewer
+    /// if they are large, and 10,000 sessions if any of the items has a kind.
+    ///
+    /// # Conflicts
+    /// As [`kinds`](Self::kinds).
+    ///
+    /// # Errors
+    /// As [`kinds`](Self::kinds).
+    pub async fn unknown_kinds(&self, tr: &impl Transaction) -> Result<Vec<String>> {
+        let keys = &*self.keys;
+        let waiting = waiting_kinds(tr, keys, &FIRST_FEW).await?;
+        let mut waiting: BTreeSet<Kind> = waiting.into_iter().collect();
+        waiting.remove(&Kind::NONE);
+        if waiting.is_empty() {
+            return Ok(Vec::new());
+        }
+        let unknown = not_taken(tr, keys, waiting).await?;
+        Ok(unknown.iter().map(|kind| kind.name().to_owned()).collect())
+    }
+}
+
+/// Returns the kind of each of the first items that wait.
+///
+/// # Conflicts
+/// As [`Queue::kinds`].
+async fn waiting_kinds(tr: &impl Transaction, keys: &Keys, first: &First) -> Result<Vec<Kind>> {
+    keys.refuse_after_enqueue(tr).await?;
+    let (mut kinds, in_lanes) = try_join!(
+        first_kinds(tr, keys, keys.outside_lanes(), first),
+        first_kinds(tr, keys, keys.part(Part::Lanes), first),
+    )?;
+    kinds.extend(in_lanes);
+    Ok(kinds)
 }
 
 /// Returns the kinds of the first items that wait between two keys.
@@ -80,6 +123,7 @@ async fn first_kinds(
     tr: &impl Transaction,
     keys: &Keys,
     (begin, end): (Vec<u8>, Vec<u8>),
+    first: &First,
 ) -> Result<Vec<Kind>> {
     let query = RangeQuery::keys(begin, end).limit(MAX_ROWS);
     let mut kinds = Vec::new();
@@ -90,7 +134,7 @@ async fn first_kinds(
         if let Ok(item) = keys.decode_queued(&row) {
             kinds.push(item.value.kind);
         }
-        Ok::<_, Error>(if kinds.len() == MAX_ITEMS || bytes >= MAX_BYTES {
+        Ok::<_, Error>(if kinds.len() == first.items || bytes >= first.bytes {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())

@@ -3,7 +3,8 @@
 use conformance::stores::TestStore;
 use conformance::until;
 use hc_dequeue::{
-    Delivery, Handlers, ItemRef, ItemsOf, Listing, Outcome, PlaceKind, Settings, WorkerOptions,
+    Delivery, Enqueue, Handlers, ItemRef, ItemsOf, Listing, Outcome, PlaceKind, Settings,
+    WorkerOptions,
 };
 use keyspace::{Bytes, Tx};
 
@@ -13,6 +14,7 @@ use crate::common::LONG;
 conformance::on_every_store!(
     each_place_lists_the_jobs_of_a_kind,
     jobs_of_a_kind_are_redriven_cleared_and_cancelled,
+    kinds_that_wait_and_that_no_session_takes_are_named,
 );
 
 /// Where jobs come to, by their numbers.
@@ -132,5 +134,25 @@ async fn jobs_of_a_kind_are_redriven_cleared_and_cancelled(store: TestStore) {
     let cancelled = queue.cancel_items(runner, invoices).await.unwrap();
     assert_eq!((cancelled.removed, cancelled.requested), (0, 1));
     assert_eq!(places.found("mail").await, apart(&places.mails));
+    places.end().await;
+}
+
+async fn kinds_that_wait_and_that_no_session_takes_are_named(store: TestStore) {
+    let places = Places::new(&store).await;
+    let world = &places.world;
+    let waiting: Vec<_> = world.kinds().await.into_iter().map(|kind| kind.2).collect();
+    assert_eq!(waiting, [1, 0, 1]);
+    assert_eq!(world.unknown_kinds().await, [""; 0]);
+    let queue = world.jobs.queue();
+    for (kind, group) in [("report", "a"), ("audit", "")] {
+        let mut options = Enqueue::new().with_kind(kind);
+        if !group.is_empty() {
+            options = options.with_group(group);
+        }
+        let payload = Bytes::new();
+        let submitted = queue.submit_with(&world.runner, &payload, &options).await;
+        submitted.unwrap().expect("it is new");
+    }
+    assert_eq!(world.unknown_kinds().await, ["audit", "report"]);
     places.end().await;
 }

@@ -158,6 +158,12 @@ impl World {
         status.map(|status| status.place)
     }
 
+    async fn unknown_kinds(&self) -> Vec<String> {
+        let queue = self.jobs.queue();
+        let unknown = |tr| async move { queue.unknown_kinds(&tr).await };
+        self.runner.run(unknown).await.unwrap()
+    }
+
     async fn kinds(&self) -> Vec<(String, u64, u64)> {
         let queue = self.jobs.queue();
         let kinds = |tr| async move { queue.kinds(&tr).await };
@@ -239,6 +245,7 @@ async fn a_job_is_handled_under_its_earlier_names(store: TestStore) {
 
 async fn a_kind_that_no_worker_knows_waits_uncounted_and_is_shown(store: TestStore) {
     let world = World::with_defaults(&store).await;
+    assert_eq!(world.unknown_kinds().await, [""; 0]);
     let item = world.submit(&Invoice { cents: 7 }).await;
     let delayed = Enqueue::new().with_delay(SOON);
     let due = world.submit_with(&Invoice { cents: 8 }, delayed).await;
@@ -250,6 +257,7 @@ async fn a_kind_that_no_worker_knows_waits_uncounted_and_is_shown(store: TestSto
     }
     world.until_handled(30).await;
     until(async || world.stats().await.completed == 30).await;
+    assert_eq!(world.unknown_kinds().await, ["invoice"]);
     let waits = ("invoice".to_owned(), 0, 1);
     let of_mailer = ["", "letter", "mail"].map(|kind| (kind.to_owned(), 1, 0));
     assert_eq!(
