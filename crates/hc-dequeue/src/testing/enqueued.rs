@@ -38,6 +38,8 @@ pub struct EnqueuedItem<T> {
     pub dedupe: Option<Bytes>,
     /// Its group. `None` if it was enqueued without one.
     pub group: Option<Bytes>,
+    /// Its kind. `None` if it was enqueued without one.
+    pub kind: Option<String>,
     /// Its priority.
     pub priority: i8,
     /// The batch of which it is a member. `None` if it is in no batch.
@@ -59,6 +61,7 @@ impl<T> EnqueuedItem<T> {
             ready: None,
             dedupe: None,
             group: None,
+            kind: None,
             priority: 0,
             batch: None,
             max_attempts: 0,
@@ -78,6 +81,13 @@ impl<T> EnqueuedItem<T> {
     #[must_use]
     pub fn group(mut self, group: impl AsRef<[u8]>) -> Self {
         self.group = Some(Bytes::copy_from_slice(group.as_ref()));
+        self
+    }
+
+    /// Sets the kind.
+    #[must_use]
+    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+        self.kind = Some(kind.into());
         self
     }
 
@@ -234,6 +244,7 @@ async fn read_since<T, C: Codec<T>>(
             ready: ready.map(unix_time),
             dedupe,
             group,
+            kind: record.kind.get().map(str::to_owned),
             priority: record.priority.get(),
             batch: record.member.map(|member| keys.batch_ref(member.batch)),
             max_attempts: record.limits.attempts,

@@ -31,7 +31,7 @@ conformance::on_every_store!(
     a_drain_counts_what_does_not_decode,
     a_drain_that_is_dropped_holds_nothing,
     enqueued_items_show_values_times_and_dedupe_ids,
-    enqueued_items_show_priorities_batches_and_limits,
+    enqueued_items_show_kinds_priorities_batches_and_limits,
     what_was_enqueued_before_or_not_committed_is_not_shown,
     an_item_that_does_not_decode_is_an_error,
 );
@@ -429,12 +429,13 @@ async fn enqueued_items_show_values_times_and_dedupe_ids(store: TestStore) {
     assert_eq!(new.values().await.unwrap(), [3, 2]);
 }
 
-async fn enqueued_items_show_priorities_batches_and_limits(store: TestStore) {
+async fn enqueued_items_show_kinds_priorities_batches_and_limits(store: TestStore) {
     let (world, wall) = with_wall(&store, Settings::new()).await;
     let queue = &world.queue;
     let open = |tr| async move { queue.open_batch(&tr, &Batch::new()).await };
     let batch = world.runner.run(open).await.unwrap();
     let urgent = Enqueue::new()
+        .with_kind("invoice")
         .with_priority(3)
         .with_max_attempts(4)
         .with_max_deaths(5)
@@ -447,6 +448,7 @@ async fn enqueued_items_show_priorities_batches_and_limits(store: TestStore) {
     }
     let expected = [
         EnqueuedItem::new(3)
+            .kind("invoice")
             .priority(3)
             .max_attempts(4)
             .max_deaths(5)
@@ -462,6 +464,7 @@ async fn enqueued_items_show_priorities_batches_and_limits(store: TestStore) {
     // Each of them matters to the comparison.
     let plain = || EnqueuedItem::new(3);
     for other in [
+        plain().kind("invoice"),
         plain().priority(3),
         plain().max_attempts(4),
         plain().max_deaths(5),
