@@ -25,7 +25,7 @@ const GRANT_TIME_UNIT: Duration = Duration::from_millis(1);
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Filter {
-    /// They belong to this group or this batch.
+    /// They belong to this group, this batch or this kind.
     pub items: Option<ItemsOf>,
     /// The reason of their last failure contains this text.
     pub reason: Option<String>,

@@ -36,11 +36,11 @@ impl Console {
         self.listed(name, listing, after, limit).await
     }
 
-    /// Returns a page of those items in a place that belong to a group or a batch: up to `limit` after a cursor. If the
-    /// page has fewer, or none, there may be more on the next one.
+    /// Returns a page of those items in a place that belong to a group, a batch or a kind: up to `limit` after a cursor.
+    /// If the page has fewer, or none, there may be more on the next one.
     ///
     /// # Errors
-    /// As [`items`](Self::items), a group name of an invalid length, and a batch of another queue.
+    /// As [`items`](Self::items), a group name or a kind of an invalid length, and a batch of another queue.
     pub async fn items_of(
         &self,
         name: &str,
@@ -122,6 +122,26 @@ impl Console {
         report.ok_or_else(|| missing_item(item))
     }
 
+    /// Returns the kinds of the first items of a queue that wait, and those that sessions take.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], and those of the store.
+    pub async fn kinds(&self, name: &str) -> Result<report::Kinds> {
+        let found = &self.find_dequeue(name, "kinds of items").await?;
+        let read = |tr: Tx<_>| async move { found.queue.kinds(&tr).await };
+        let kinds = self.reader.run(read).await?.into_iter();
+        Ok(report::Kinds {
+            queue: found.name.clone(),
+            kinds: kinds
+                .map(|state| report::Kind {
+                    kind: state.kind,
+                    sessions: state.sessions,
+                    waiting: state.waiting,
+                })
+                .collect(),
+        })
+    }
+
     /// Returns a page of the schedules of a queue, or of one of their owners: up to `limit` after the one of this name.
     ///
     /// # Errors
@@ -176,16 +196,16 @@ impl Console {
         let queue = &found.queue;
         let read = |tr: Tx<_>| async move {
             let (stats, paused) = try_join!(queue.stats(&tr), queue.is_paused(&tr))?;
-            let oldest = queue.oldest_age(&tr).await?;
+            let (oldest, unknown) = try_join!(queue.oldest_age(&tr), queue.unknown_kinds(&tr))?;
             // Sessions skip a first item that does not decode, so that nothing else shows it.
             let problem = match queue.list(&tr, PlaceKind::Queued, None, 1).await {
                 Ok(page) => problem_of(&page),
                 Err(error) if corrupt_key(&error).is_some() => Some(chain(&error).to_string()),
                 Err(error) => return Err(Error::from(error)),
             };
-            Ok((stats, paused, oldest, problem))
+            Ok((stats, paused, oldest, unknown, problem))
         };
-        let (stats, paused, oldest, problem) = self.reader.run(read).await?;
+        let (stats, paused, oldest, unknown_kinds, problem) = self.reader.run(read).await?;
         Ok(QueueState::HcDequeue(report::DequeueState {
             paused,
             queued: stats.queued,
@@ -197,6 +217,7 @@ impl Console {
             removed: stats.removed,
             oldest_seconds: oldest.map(|age| age.as_secs_f64()),
             problem,
+            unknown_kinds,
             sessions: self.living(queue.sessions()).await?,
         }))
     }
@@ -217,21 +238,29 @@ pub fn parse_place(place: &str) -> Result<PlaceKind> {
         })
 }
 
-/// Returns the items of a group, which is text, or `0x` and hexadecimal digits, or the members of a batch, if one of
-/// the two was given.
+/// Returns the items of a group, which is text, or `0x` and hexadecimal digits, the members of a batch, or the items of
+/// a kind, if one of these was given.
 ///
 /// # Errors
-/// [`Error::Malformed`] for a batch that is none, and if both were given.
-pub fn parse_items_of(group: Option<&str>, batch: Option<&str>) -> Result<Option<ItemsOf>> {
-    match (group, batch) {
-        (None, None) => Ok(None),
-        (Some(group), None) => Ok(Some(ItemsOf::group(parse_bytes(group)))),
-        (None, Some(batch)) => Ok(Some(ItemsOf::batch(&parse_batch(batch)?))),
-        (Some(_), Some(batch)) => Err(Error::Malformed {
-            what: "batch",
-            given: batch.to_owned(),
-            reason: "select by a group or by a batch, not by both".to_owned(),
-        }),
+/// [`Error::Malformed`] for a batch that is none, and if several were given.
+pub fn parse_items_of(
+    group: Option<&str>,
+    batch: Option<&str>,
+    kind: Option<&str>,
+) -> Result<Option<ItemsOf>> {
+    match (group, batch, kind) {
+        (None, None, None) => Ok(None),
+        (Some(group), None, None) => Ok(Some(ItemsOf::group(parse_bytes(group)))),
+        (None, Some(batch), None) => Ok(Some(ItemsOf::batch(&parse_batch(batch)?))),
+        (None, None, Some(kind)) => Ok(Some(ItemsOf::kind(kind))),
+        (group, batch, kind) => {
+            let given = [group, batch, kind].into_iter().flatten();
+            Err(Error::Malformed {
+                what: "selection",
+                given: given.collect::<Vec<_>>().join(", "),
+                reason: "select by a group, by a batch or by a kind, not by several".to_owned(),
+            })
+        }
     }
 }
 
@@ -298,6 +327,7 @@ fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
         enqueued: Some(status.enqueued.into()),
         granted: status.granted.map(Time::from),
         dedupe: text_unless_empty(&status.dedupe),
+        kind: status.kind,
         priority: status.priority,
         group: text_unless_empty(&status.group),
         has_slot: status.has_slot,
@@ -423,6 +453,7 @@ fn options_text(options: &Enqueue) -> Option<String> {
     let group = options.group().map(|group| bytes_text(group));
     let depth = options.max_depth().map(|items| items.to_string());
     let parts: Vec<_> = [
+        ("kind", options.kind().map(str::to_owned)),
         ("after", options.delay().map(span)),
         ("priority", number(options.priority().into())),
         ("group", group),

@@ -61,6 +61,9 @@ pub struct Item {
     /// The dedupe id with which it was enqueued, as text or as `0x` and hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedupe: Option<String>,
+    /// Its kind: the name of the type of its job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
     /// Its priority, from -9 to 9. Missing if it is 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub priority: i8,
@@ -110,6 +113,13 @@ pub struct Item {
     /// Why the record does not decode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+}
+
+impl Items {
+    /// Returns whether an item of the page has a kind.
+    pub fn have_kinds(&self) -> bool {
+        self.items.iter().any(|item| item.kind.is_some())
+    }
 }
 
 impl Item {

@@ -10,6 +10,7 @@ mod change;
 mod group;
 mod item;
 mod key;
+mod kind;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ pub use self::change::{Change, StoreCheck};
 pub use self::group::{Group, Groups, Limits, Rate};
 pub use self::item::{Failure, Item, Items, Payload, Progress};
 pub use self::key::{Key, Keys};
+pub use self::kind::{Kind, Kinds};
 pub use self::queue::{
     CombineState, DequeueState, ExportState, MicroqueueState, Queue, QueueState, Queues,
     Subscription,

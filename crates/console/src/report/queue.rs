@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::kind::unknown_text;
+
 /// The queues of a store, in the order of their keys.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -88,8 +90,19 @@ pub struct DequeueState {
     /// Why the first item that waits does not decode. Sessions skip it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// The kinds of items that no session takes, among the first 100 with groups that wait and the first 100 others, or
+    /// among fewer if they are large.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown_kinds: Vec<String>,
     /// How many sessions live, as far as their heartbeats are younger than their leases.
     pub sessions: usize,
+}
+
+impl DequeueState {
+    /// Returns which kinds no worker knows, in words, if items of such kinds wait.
+    pub fn unknown_kinds_text(&self) -> Option<String> {
+        unknown_text(&self.unknown_kinds)
+    }
 }
 
 /// How a combine queue stands.

@@ -9,8 +9,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
 use super::{
-    Audit, Batch, Batches, Change, CombineKey, Group, Groups, Item, Items, Key, Keys, Limits,
-    Queue, Queues, Schedules, Sessions, SetAsidePage, Settings, StoreCheck, Time,
+    Audit, Batch, Batches, Change, CombineKey, Group, Groups, Item, Items, Key, Keys, Kinds,
+    Limits, Queue, Queues, Schedules, Sessions, SetAsidePage, Settings, StoreCheck, Time,
 };
 
 impl JsonSchema for Time {
@@ -41,6 +41,7 @@ fn schema() -> Value {
     generator.subschema_for::<Limits>();
     generator.subschema_for::<Batches>();
     generator.subschema_for::<Batch>();
+    generator.subschema_for::<Kinds>();
     generator.subschema_for::<Sessions>();
     generator.subschema_for::<Schedules>();
     generator.subschema_for::<Settings>();

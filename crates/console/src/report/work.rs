@@ -144,7 +144,7 @@ pub struct Schedule {
     /// What becomes of missed times: `skip`, `latest`, or `all` up to a number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missed: Option<String>,
-    /// The options of its enqueues, as `after 5s, dedupe report, max attempts 3`. Missing if they are the default ones.
+    /// The options of its enqueues, as `kind report, after 5s, max attempts 3`. Missing if they are the default ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<String>,
     /// The next time at which it fires. Missing if there is none.

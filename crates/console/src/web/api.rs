@@ -115,6 +115,13 @@ pub(super) async fn batch(
     Ok(Json(site.console.batch(&name, &batch).await?))
 }
 
+pub(super) async fn kinds(
+    State(site): State<Site>,
+    Path(name): Path<String>,
+) -> ApiResult<report::Kinds> {
+    Ok(Json(site.console.kinds(&name).await?))
+}
+
 pub(super) async fn sessions(
     State(site): State<Site>,
     Path(name): Path<String>,

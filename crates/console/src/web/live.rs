@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_item_that_sessions_skip_stands_beside_the_verdict_on_both_pages() {
+    fn a_first_item_that_sessions_skip_and_unknown_kinds_stand_beside_the_verdict_on_both_pages() {
         let state = QueueState::HcDequeue(DequeueState {
             paused: true,
             queued: 2,
@@ -312,6 +312,7 @@ mod tests {
             removed: 0,
             oldest_seconds: Some(1.0),
             problem: Some(EVIL.to_owned()),
+            unknown_kinds: vec![EVIL.to_owned()],
             sessions: 1,
         });
         let lives = [live("jobs", state)];
@@ -321,6 +322,7 @@ mod tests {
         assert!(queue.contains("Its first item does not decode: sessions skip it."));
         for page in [overview, queue] {
             assert!(page.contains("</span> paused</span>"), "{page}");
+            assert!(page.contains("no worker knows `"), "{page}");
             assert!(!page.contains("<b onclick"), "{page}");
         }
     }

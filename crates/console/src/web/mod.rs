@@ -15,6 +15,7 @@
 //! | `/queues/{name}/batches?after=` | `/api/queues/{name}/batches?after=&limit=` | [batches](crate::report::Batches) |
 //! | `/queues/{name}/batch/{ref}` | `/api/queues/{name}/batch/{ref}` | [a batch](crate::report::Batch) |
 //! | `/queues/{name}/schedules?owner=&after=` | `/api/queues/{name}/schedules?owner=&after=&limit=` | [schedules](crate::report::Schedules) |
+//! | on the queue's page | `/api/queues/{name}/kinds` | [kinds of items](crate::report::Kinds) |
 //! | on the queue's page | `/api/queues/{name}/settings` | [settings](crate::report::Settings) |
 //! | | `/api/queues/{name}/key/{key}?combiner=` | [a key of a combine queue](crate::report::CombineKey) |
 //! | | `/api/queues/{name}/set-aside?after=&limit=` | [what a combine queue set aside](crate::report::SetAsidePage) |

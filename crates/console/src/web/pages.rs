@@ -24,11 +24,12 @@ const ROWS_PER_PAGE: usize = 100;
 /// How many dead letters are grouped by their reasons.
 const MAX_LETTERS_GROUPED: usize = 200;
 
-/// Which items of a place are wanted: all, or those of a group or a batch.
+/// Which items of a place are wanted: all, or those of a group, a batch or a kind.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct ItemsQuery {
     group: Option<String>,
     batch: Option<String>,
+    kind: Option<String>,
 }
 
 impl ItemsQuery {
@@ -41,7 +42,8 @@ impl ItemsQuery {
         limit: usize,
     ) -> Result<Items> {
         let console = &site.console;
-        match parse_items_of(self.group.as_deref(), self.batch.as_deref())? {
+        let group = self.group.as_deref();
+        match parse_items_of(group, self.batch.as_deref(), self.kind.as_deref())? {
             Some(items) => console.items_of(name, place, &items, after, limit).await,
             None => console.items(name, place, after, limit).await,
         }
@@ -49,19 +51,21 @@ impl ItemsQuery {
 
     /// Returns the query of an address that asks for these items. It is empty for all.
     fn query(&self) -> String {
-        match (&self.group, &self.batch) {
-            (Some(group), _) => format!("group={}", text::segment(group)),
-            (None, Some(batch)) => format!("batch={}", text::segment(batch)),
-            (None, None) => String::new(),
+        match (&self.group, &self.batch, &self.kind) {
+            (Some(group), ..) => format!("group={}", text::segment(group)),
+            (None, Some(batch), _) => format!("batch={}", text::segment(batch)),
+            (None, None, Some(kind)) => format!("kind={}", text::query(kind)),
+            (None, None, None) => String::new(),
         }
     }
 
     /// Returns what the items belong to, and its name. Returns `None` for all items.
     fn owner(&self) -> Option<(&'static str, String)> {
-        match (&self.group, &self.batch) {
-            (Some(group), _) => Some(("group", bytes_text(&parse_bytes(group)))),
-            (None, Some(batch)) => Some(("batch", batch.clone())),
-            (None, None) => None,
+        match (&self.group, &self.batch, &self.kind) {
+            (Some(group), ..) => Some(("group", bytes_text(&parse_bytes(group)))),
+            (None, Some(batch), _) => Some(("batch", batch.clone())),
+            (None, None, Some(kind)) => Some(("kind", kind.clone())),
+            (None, None, None) => None,
         }
     }
 }
@@ -148,8 +152,10 @@ pub(super) async fn queue(
     let live = site.sampler.live(site.console.queue(&name).await?);
     let mut settings = None;
     let mut failures = Failures::default();
+    let mut kinds = Vec::new();
     if let QueueState::HcDequeue(state) = &live.queue.state {
         settings = Some(site.console.settings(&name).await?);
+        kinds = site.console.kinds(&name).await?.kinds;
         if state.dead > 0 {
             let letters = site.console.items(&name, "dead", None, MAX_LETTERS_GROUPED);
             failures = Failures::of(&letters.await?);
@@ -161,6 +167,7 @@ pub(super) async fn queue(
         frame,
         settings,
         failures,
+        kinds,
     }))
 }
 

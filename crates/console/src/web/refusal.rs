@@ -93,7 +93,8 @@ fn status_of(error: &Error) -> StatusCode {
             hc_dequeue::Error::MalformedRef(_)
             | hc_dequeue::Error::MalformedCursor
             | hc_dequeue::Error::Group { .. }
-            | hc_dequeue::Error::GroupLimits { .. } => StatusCode::BAD_REQUEST,
+            | hc_dequeue::Error::GroupLimits { .. }
+            | hc_dequeue::Error::Kind { .. } => StatusCode::BAD_REQUEST,
             hc_dequeue::Error::ForeignRef { .. } => StatusCode::NOT_FOUND,
             _ => status_of_store(error),
         },

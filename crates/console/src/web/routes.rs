@@ -98,6 +98,7 @@ fn api_routes() -> Router<Site> {
             get(api::batches).post(change::api_change_batch),
         )
         .route("/api/queues/{name}/batch/{batch}", get(api::batch))
+        .route("/api/queues/{name}/kinds", get(api::kinds))
         .route("/api/queues/{name}/sessions", get(api::sessions))
         .route("/api/queues/{name}/schedules", get(api::schedules))
         .route("/api/queues/{name}/settings", get(api::settings))

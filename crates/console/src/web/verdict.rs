@@ -139,6 +139,10 @@ pub(super) fn summary(queues: &[Live]) -> String {
             count_of(skips_first_item),
             "with a first item that does not decode",
         ),
+        (
+            count_of(has_unknown_kinds),
+            "with kinds that no worker knows",
+        ),
         (count_of(has_dead_letters), "with dead letters"),
         (count_of(has_set_aside), "with records set aside"),
         (count_of(has_damaged_buckets), "with damaged buckets"),
@@ -161,6 +165,10 @@ pub(super) fn summary(queues: &[Live]) -> String {
 
 fn skips_first_item(state: &QueueState) -> bool {
     matches!(state, QueueState::HcDequeue(state) if state.problem.is_some())
+}
+
+fn has_unknown_kinds(state: &QueueState) -> bool {
+    matches!(state, QueueState::HcDequeue(state) if !state.unknown_kinds.is_empty())
 }
 
 fn has_dead_letters(state: &QueueState) -> bool {
@@ -226,6 +234,7 @@ mod tests {
             removed: 0,
             oldest_seconds: None,
             problem: None,
+            unknown_kinds: Vec::new(),
             sessions,
         }
     }
@@ -282,6 +291,18 @@ mod tests {
             let served = live(60, false, unserved(1));
             assert_eq!(Verdict::of(&served), Verdict::Idle);
         }
+    }
+
+    #[test]
+    fn a_kind_that_no_worker_knows_changes_no_verdict_and_is_in_the_summary() {
+        let unknown = DequeueState {
+            unknown_kinds: vec!["invoice".to_owned()],
+            ..state(5, 1, false)
+        };
+        let lives = [live(60, false, unknown)];
+        assert_eq!(Verdict::of(&lives[0]), Verdict::KeepsUp);
+        let text = "1 queue: 1 with kinds that no worker knows.";
+        assert_eq!(summary(&lives), text);
     }
 
     #[test]

@@ -143,6 +143,8 @@ pub(super) struct QueuePage {
     /// Those of a queue with consumers.
     pub(super) settings: Option<report::Settings>,
     pub(super) failures: Failures,
+    /// The kinds of the first items that wait, and those that sessions take.
+    pub(super) kinds: Vec<report::Kind>,
 }
 
 /// Why the first dead letters of a queue failed.
@@ -217,6 +219,8 @@ pub(super) struct ItemRow {
     /// Whether it can be selected: no action changes an item whose record does not decode.
     pub(super) is_selectable: bool,
     pub(super) href: String,
+    /// Its kind. Empty if it has none.
+    pub(super) kind: String,
     pub(super) enqueued: String,
     pub(super) attempts: String,
     /// What matters of an item in this place.
@@ -257,6 +261,7 @@ impl ItemRow {
             href: format!("{queue_href}/item/{}", text::segment(&item.item)),
             item: item.item.clone(),
             is_selectable: item.place.is_some(),
+            kind: item.kind.clone().unwrap_or_default(),
             enqueued: time(&item.enqueued),
             attempts: text::count(item.attempts),
             detail,

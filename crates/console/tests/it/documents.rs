@@ -24,7 +24,7 @@ use crate::common::{enqueue, job};
 mod shop;
 
 /// What a command prints, on standard output.
-const TOLD: [(&str, &str); 33] = [
+const TOLD: [(&str, &str); 34] = [
     ("queues", "QUEUE"),
     ("stats", "sessions"),
     ("list", "ENQUEUED"),
@@ -35,6 +35,7 @@ const TOLD: [(&str, &str); 33] = [
     ("purge", ": purge: "),
     ("prioritize", "jobs: prioritize"),
     ("groups", "default limits"),
+    ("kinds", "invoice"),
     ("limit", "limit"),
     ("batches", "to be closed"),
     ("batch", "waits for"),
@@ -62,7 +63,7 @@ const TOLD: [(&str, &str); 33] = [
 
 /// Commands whose options no document has, in this order. `<page>` is the next page of the same command, as JSON has
 /// it. The status, if it is not 0.
-const MORE: [(&str, i32); 61] = [
+const MORE: [(&str, i32); 65] = [
     ("queues --limit 1 --after <page>", 0),
     ("list jobs --limit 1 --after <page> --time-limit 20", 0),
     ("list events --subscription mirror", 0),
@@ -90,6 +91,10 @@ const MORE: [(&str, i32); 61] = [
     ("redrive jobs --batch BATCH --yes", 0),
     ("purge jobs --group c --yes", 0),
     ("purge jobs --batch BATCH --yes", 0),
+    ("cancel jobs --kind other --yes", 0),
+    ("expedite jobs --kind invoice --yes", 0),
+    ("redrive jobs --kind invoice --yes", 0),
+    ("purge jobs --kind invoice --yes", 0),
     ("pause events --group c", 2),
     ("limit jobs c --reset", 0),
     ("groups jobs --limit 1 --after <page>", 0),
@@ -167,6 +172,8 @@ impl World {
                     let member = Enqueue::new().with_group("tenant 7").with_batch(&batch);
                     enqueue(&world.runner, jobs, &job(7), &member).await;
                 }
+                let invoice = Enqueue::new().with_kind("invoice");
+                enqueue(&world.runner, &world.jobs, &job(9), &invoice).await;
                 let another = world.jobs.consumer(&world.runner, WorkerOptions::default());
                 // Its process is killed, too.
                 mem::forget(another.await.unwrap());
@@ -221,6 +228,7 @@ impl World {
                 "KEY" if name == "combine" => "ada".to_owned(),
                 "KEY" if name == "get" => "jobs/m".to_owned(),
                 "GROUP" => "tenant 7".to_owned(),
+                "KIND" => "other".to_owned(),
                 "NAME" if name == "reschedule" => "new year".to_owned(),
                 "NAME" => "mirror".to_owned(),
                 "TEXT" => "refused".to_owned(),

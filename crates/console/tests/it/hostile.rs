@@ -127,10 +127,13 @@ async fn add_items(world: &World, subspace: Subspace) {
             _ => std::mem::forget(delivery),
         }
     }
-    let with_group = Enqueue::new().with_group(HOSTILE);
+    let with_group = Enqueue::new().with_group(HOSTILE).with_kind(HOSTILE);
     enqueue(&world.runner, &jobs, value, &with_group).await;
     std::mem::forget(consumer);
-    let options = Enqueue::new().with_dedupe(HOSTILE).with_group(HOSTILE);
+    let options = Enqueue::new()
+        .with_dedupe(HOSTILE)
+        .with_group(HOSTILE)
+        .with_kind(HOSTILE);
     let nightly = Schedule::new("0 4 * * *").with_enqueue_options(options);
     let jobs = &jobs;
     let schedule = &nightly;
@@ -244,7 +247,7 @@ fn stored_text_is_shown_by_every_command_and_does_nothing() {
         let items = store.json(&["list", &jobs, "--place", place]);
         items["items"][0]["item"].as_str().unwrap().to_owned()
     };
-    let [dead, done, delayed] = ["dead", "done", "delayed"].map(items);
+    let [dead, done, delayed, queued] = ["dead", "done", "delayed", "queued"].map(items);
     let key = Value::from(HOSTILE).to_string();
     let row = format!(
         "raw:{}",
@@ -254,10 +257,11 @@ fn stored_text_is_shown_by_every_command_and_does_nothing() {
     let commands: &[(&[&str], &str)] = &[
         (&["queues"], &jobs),
         (&["queues", "--limit", "7"], "more: --after="),
-        (&["stats", &jobs], &jobs),
+        (&["stats", &jobs], r"\u202egpj.exe"),
         (&["stats", &micro], &reason),
         (&["stats", &unknown], &reason),
-        (&["list", &jobs], r"\u001b[2J"),
+        (&["list", &jobs], &reason),
+        (&["list", &jobs, "--kind", HOSTILE], &reason),
         (&["list", &jobs, "--place", "dead"], &reason),
         (&["list", &jobs, "--place", "delayed"], &reason),
         (&["list", &jobs, "--place", "held"], r"\u001b[2J"),
@@ -265,7 +269,9 @@ fn stored_text_is_shown_by_every_command_and_does_nothing() {
         (&["show", &jobs, &dead], r"\u202egpj.exe"),
         (&["show", &jobs, &done], r"\u202egpj.exe"),
         (&["show", &jobs, &delayed], r"\u202egpj.exe"),
+        (&["show", &jobs, &queued], r"\u202egpj.exe"),
         (&["groups", &jobs], &reason),
+        (&["kinds", &jobs], &reason),
         (&["limit", &jobs, HOSTILE], r"\u202egpj.exe"),
         (&["limit", &jobs, HOSTILE, "--at-most", "4"], "at most 4"),
         (&["batches", &jobs], "no batches"),
@@ -328,6 +334,8 @@ fn an_argument_that_is_echoed_does_nothing() {
         &["list", "jobs", "--place", HOSTILE],
         &["list", "jobs", "--after", HOSTILE],
         &["list", "events", "--subscription", HOSTILE],
+        &["list", "jobs", "--kind", &HOSTILE.repeat(2)],
+        &["kinds", HOSTILE],
         &["list", HOSTILE, "--subscription", HOSTILE],
         &["show", "jobs", HOSTILE],
         &["cancel", "jobs", HOSTILE],
@@ -433,6 +441,8 @@ async fn pages_show_hidden_characters_as_codes() {
                 .json();
             let item = dead["items"][0]["item"].as_str().unwrap();
             paths.push(format!("/queues/{segment}/item/{item}"));
+            let kind: String = HOSTILE.bytes().map(|byte| format!("%{byte:02X}")).collect();
+            paths.push(format!("/queues/{segment}/items/queued?kind={kind}"));
         }
     }
     assert!(paths.len() > 12, "{paths:?}");

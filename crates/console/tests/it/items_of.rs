@@ -1,4 +1,4 @@
-//! Items of a group, and members of a batch: listed and changed by commands and on pages.
+//! Items of a group or a kind, and members of a batch: listed and changed by commands and on pages.
 
 use conformance::stores::TestStore;
 use console::{Action, Error, Filter, parse_items_of};
@@ -12,12 +12,12 @@ use crate::common::{World, assert_valid, enqueue, job, valid};
 use crate::web::site::TestSite;
 
 conformance::on_every_store!(threads:
-    items_of_a_group_or_a_batch_are_listed_page_by_page,
-    items_of_a_group_or_a_batch_are_changed_and_no_others,
-    a_group_or_a_batch_that_is_none_is_refused,
+    items_that_belong_together_are_listed_page_by_page,
+    items_that_belong_together_are_changed_and_no_others,
+    what_names_no_items_is_refused,
 );
 
-/// Enqueues two items of a group that are members of a batch, and one of another group.
+/// Enqueues two items of a group that are members of a batch and have a kind, and one of another group without one.
 async fn add(world: &World, place: PlaceKind) -> (BatchRef, [ItemRef; 2]) {
     let queue = &world.jobs;
     let open = |tr| async move { queue.open_batch(&tr, &Batch::new()).await };
@@ -27,20 +27,30 @@ async fn add(world: &World, place: PlaceKind) -> (BatchRef, [ItemRef; 2]) {
         options = options.with_delay(crate::common::LONG);
     }
     let other = options.clone().with_group("other");
-    let options = options.with_group("acme").with_batch(&batch);
+    let options = options.with_group("acme").with_kind("invoice");
+    let options = options.with_batch(&batch);
     let first = enqueue(&world.runner, queue, &job(7), &options).await;
     enqueue(&world.runner, queue, &job(8), &other).await;
     let second = enqueue(&world.runner, queue, &job(9), &options).await;
     (batch, [first, second])
 }
 
-async fn items_of_a_group_or_a_batch_are_listed_page_by_page(store: TestStore) {
+/// Returns what the two items belong to.
+fn together(batch: &BatchRef) -> [ItemsOf; 3] {
+    [
+        ItemsOf::group("acme"),
+        ItemsOf::batch(batch),
+        ItemsOf::kind("invoice"),
+    ]
+}
+
+async fn items_that_belong_together_are_listed_page_by_page(store: TestStore) {
     let world = World::new(&store).await;
     let console = world.console();
     let jobs = &world.name("jobs");
     for place in [PlaceKind::Queued, PlaceKind::Delayed] {
         let (batch, items) = add(&world, place).await;
-        for of in [ItemsOf::group("acme"), ItemsOf::batch(&batch)] {
+        for of in together(&batch) {
             for limit in [1, 100] {
                 let mut listed = Vec::new();
                 let mut after = None;
@@ -64,18 +74,14 @@ async fn items_of_a_group_or_a_batch_are_listed_page_by_page(store: TestStore) {
     }
 }
 
-async fn items_of_a_group_or_a_batch_are_changed_and_no_others(store: TestStore) {
+async fn items_that_belong_together_are_changed_and_no_others(store: TestStore) {
     let world = World::new(&store).await;
     let console = world.console();
     let jobs = &world.name("jobs");
-    for (is_batch, tenant, expected) in [(false, None, 2), (true, None, 2), (false, Some(9), 1)] {
+    for (of, tenant, expected) in [(0, None, 2), (1, None, 2), (2, None, 2), (0, Some(9), 1)] {
         let (batch, items) = add(&world, PlaceKind::Delayed).await;
         let mut filter = Filter::default();
-        filter.items = Some(if is_batch {
-            ItemsOf::batch(&batch)
-        } else {
-            ItemsOf::group("acme")
-        });
+        filter.items = Some(together(&batch)[of].clone());
         filter.payload = tenant.map(|tenant: u64| format!("\"tenant\":{tenant}"));
         assert!(!filter.is_empty());
         let selection = console.select(jobs, PlaceKind::Delayed, &filter).await;
@@ -93,19 +99,20 @@ async fn items_of_a_group_or_a_batch_are_changed_and_no_others(store: TestStore)
     }
     let other = &ItemsOf::group("other");
     let others = console.items_of(jobs, "delayed", other, None, 10).await;
-    assert_eq!(others.unwrap().items.len(), 3);
+    assert_eq!(others.unwrap().items.len(), 4);
 }
 
-async fn a_group_or_a_batch_that_is_none_is_refused(store: TestStore) {
+async fn what_names_no_items_is_refused(store: TestStore) {
     let world = World::new(&store).await;
     let console = world.console();
     let jobs = &world.name("jobs");
     let orders = &world.orders().await;
     let open = |tr| async move { orders.open_batch(&tr, &Batch::new()).await };
     let foreign = world.runner.run(open).await.unwrap();
-    for (of, is_group) in [
-        (ItemsOf::group(""), true),
-        (ItemsOf::batch(&foreign), false),
+    for (of, named) in [
+        (ItemsOf::group(""), "group"),
+        (ItemsOf::batch(&foreign), "batch"),
+        (ItemsOf::kind(""), "kind"),
     ] {
         let listed = console.items_of(jobs, "queued", &of, None, 1).await;
         let mut filter = Filter::default();
@@ -113,14 +120,20 @@ async fn a_group_or_a_batch_that_is_none_is_refused(store: TestStore) {
         let selected = console.select(jobs, PlaceKind::Queued, &filter).await;
         for refused in [listed.map(drop), selected.map(drop)] {
             match refused {
-                Err(Error::Dequeue(DequeueError::Group { .. })) => assert!(is_group),
-                Err(Error::Dequeue(DequeueError::ForeignRef { .. })) => assert!(!is_group),
+                Err(Error::Dequeue(DequeueError::Group { .. })) => assert_eq!(named, "group"),
+                Err(Error::Dequeue(DequeueError::ForeignRef { .. })) => assert_eq!(named, "batch"),
+                Err(Error::Dequeue(DequeueError::Kind { .. })) => assert_eq!(named, "kind"),
                 other => panic!("{other:?}"),
             }
         }
     }
-    for (group, batch) in [(None, Some("none")), (Some("a"), Some("b"))] {
-        let refused = parse_items_of(group, batch);
+    for (group, batch, kind) in [
+        (None, Some("none"), None),
+        (Some("a"), Some("b"), None),
+        (Some("a"), None, Some("b")),
+        (None, Some("a"), Some("b")),
+    ] {
+        let refused = parse_items_of(group, batch, kind);
         assert!(
             matches!(refused, Err(Error::Malformed { .. })),
             "{refused:?}"
@@ -129,7 +142,7 @@ async fn a_group_or_a_batch_that_is_none_is_refused(store: TestStore) {
 }
 
 #[test]
-fn the_program_lists_and_cancels_items_of_a_group_and_a_batch() {
+fn the_program_lists_and_cancels_items_that_belong_together() {
     let store = Filled::with(|world| {
         Box::pin(async move {
             add(world, PlaceKind::Queued).await;
@@ -140,14 +153,22 @@ fn the_program_lists_and_cancels_items_of_a_group_and_a_batch() {
     for of in [
         ["--group", "acme"],
         ["--batch", batch],
+        ["--kind", "invoice"],
         ["--group", "0x61636d65"],
     ] {
         let listed = store.json(&[&["list", "jobs"][..], &of].concat());
         assert_valid("Items", &listed);
         assert_eq!(listed["items"].as_array().unwrap().len(), 2, "{of:?}");
     }
-    let both = ["list", "jobs", "--group", "a", "--batch", batch];
-    store.run(&both).assert_refused(2, "cannot be used with");
+    for both in [
+        ["--group", "a", "--batch", batch],
+        ["--kind", "a", "--group", "a"],
+    ] {
+        let both = [&["list", "jobs"][..], &both].concat();
+        store.run(&both).assert_refused(2, "cannot be used with");
+    }
+    let empty = ["list", "jobs", "--kind", ""];
+    store.run(&empty).assert_refused(2, "use 1 to 100 bytes");
     let named = ["cancel", "jobs", "01", "--group", "a"];
     store.run(&named).assert_refused(2, "cannot be used with");
     let none = ["list", "jobs", "--batch", "x"];
@@ -159,7 +180,7 @@ fn the_program_lists_and_cancels_items_of_a_group_and_a_batch() {
 }
 
 #[tokio::test]
-async fn pages_list_the_items_of_a_group_and_of_a_batch() {
+async fn pages_list_the_items_that_belong_together() {
     let store = TestStore::memory().db;
     let world = World::on(store, Subspace::all(), Ids::default()).await;
     let (batch, items) = add(&world, PlaceKind::Queued).await;
@@ -177,6 +198,10 @@ async fn pages_list_the_items_of_a_group_and_of_a_batch() {
     for (path, told) in [
         (link, "of the group <code>acme</code>"),
         (&*of_batch, "of the batch"),
+        (
+            "/queues/jobs/items/queued?kind=invoice",
+            "of the kind <code>invoice</code>",
+        ),
     ] {
         let page = site.shown(path).await.text;
         assert!(page.contains(told), "{page}");

@@ -13,6 +13,7 @@ mod extremes;
 mod hostile;
 mod items_of;
 mod keys;
+mod kinds;
 mod limits;
 mod look;
 mod paging;

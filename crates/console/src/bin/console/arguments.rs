@@ -77,6 +77,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  \
         console list jobs --place dead --limit 20 --db fdb:\n  \
         console list jobs --group 'tenant 7' --db fdb:\n  \
+        console list jobs --kind invoice --db fdb:\n  \
         console list jobs --place dead --after <page> --db fdb:")]
     List(ListOptions),
 
@@ -132,6 +133,13 @@ pub(crate) enum Command {
         queue: String,
         #[command(flatten)]
         page: Page,
+    },
+
+    /// List the kinds of jobs that wait in a queue, and how many sessions take each.
+    #[command(after_help = "Example:\n  console kinds jobs --db fdb:")]
+    Kinds {
+        /// The queue.
+        queue: String,
     },
 
     /// Print how a group stands, or the default limits, or replace limits by those that are given.
@@ -335,7 +343,7 @@ pub(crate) struct ListOptions {
     #[command(flatten)]
     pub(crate) items: ItemsOfArguments,
     /// The subscription of an export queue, whose dead letters are listed.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["group", "batch"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["group", "batch", "kind"])]
     pub(crate) subscription: Option<String>,
     #[command(flatten)]
     pub(crate) page: Page,
@@ -345,17 +353,24 @@ pub(crate) struct ListOptions {
 #[derive(Args)]
 pub(crate) struct ItemsOfArguments {
     /// Only the items of this group: text, or `0x` and hexadecimal digits.
-    #[arg(long, value_name = "GROUP", conflicts_with = "batch")]
+    #[arg(long, value_name = "GROUP", conflicts_with_all = ["batch", "kind"])]
     group: Option<String>,
     /// Only the members of this batch, by the reference that `batches` prints.
-    #[arg(long, value_name = "BATCH")]
+    #[arg(long, value_name = "BATCH", conflicts_with = "kind")]
     batch: Option<String>,
+    /// Only the items of this kind.
+    #[arg(long, value_name = "KIND")]
+    kind: Option<String>,
 }
 
 impl ItemsOfArguments {
-    /// Returns the items, or `None` if no group and no batch was given.
+    /// Returns the items, or `None` if all were asked for.
     pub(crate) fn items(&self) -> Result<Option<ItemsOf>, Error> {
-        parse_items_of(self.group.as_deref(), self.batch.as_deref())
+        parse_items_of(
+            self.group.as_deref(),
+            self.batch.as_deref(),
+            self.kind.as_deref(),
+        )
     }
 }
 
@@ -413,7 +428,7 @@ pub(crate) struct ItemsArguments {
     /// The queue.
     pub(crate) queue: String,
     /// The items, by the references that `list` prints. Of a combine queue what `combine --set-aside` prints.
-    #[arg(conflicts_with_all = ["group", "batch"])]
+    #[arg(conflicts_with_all = ["group", "batch", "kind"])]
     pub(crate) items: Vec<String>,
     /// All items in the place.
     #[arg(long, conflicts_with = "items")]
@@ -439,7 +454,7 @@ pub(crate) struct ItemsArguments {
     #[arg(
         long,
         value_name = "NAME",
-        conflicts_with_all = ["all", "place", "group", "batch", "reason", "payload", "attempts", "older_than"]
+        conflicts_with_all = ["all", "place", "group", "batch", "kind", "reason", "payload", "attempts", "older_than"]
     )]
     pub(crate) subscription: Option<String>,
     /// Change them without asking.

@@ -50,6 +50,7 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
             let groups = console.groups(&queue, page.after(), page.limit());
             print(&groups.await?, json)?;
         }
+        Command::Kinds { queue } => print(&console.kinds(&queue).await?, json)?,
         Command::Limit(options) => limit(context, &options).await?,
         Command::Batches { queue, page } => {
             let batches = console.batches(&queue, page.after(), page.limit());

@@ -189,6 +189,7 @@ impl CommandFailure {
                     | DequeueError::ForeignRef { .. }
                     | DequeueError::Group { .. }
                     | DequeueError::GroupLimits { .. }
+                    | DequeueError::Kind { .. }
                     | DequeueError::MalformedCursor
                     | DequeueError::Priority { .. }
                     | DequeueError::TooShort { .. },

@@ -11,9 +11,14 @@ use super::{MAX_REASON_CHARS, Show, brief, fields, next_page, pretty, table, tex
 
 impl Show for Items {
     fn show(&self) -> String {
-        let header = [
+        let mut header = vec![
             "ITEM", "ENQUEUED", "TRIES", "DEATHS", "SINCE", "WHY", "PAYLOAD",
         ];
+        // Most queues have items of one type, without kinds.
+        let have_kinds = self.have_kinds();
+        if have_kinds {
+            header.insert(1, "KIND");
+        }
         let rows = self.items.iter().map(|item| {
             let since = item.until.or(item.ended).or(item.granted);
             let why = item.problem.clone().or(item.end.clone());
@@ -29,7 +34,7 @@ impl Show for Items {
                 0 => reason,
                 exported => format!("{reason} ({exported} entries were exported)"),
             };
-            vec![
+            let mut cells = vec![
                 item.item.clone(),
                 text(item.enqueued.as_ref()),
                 item.attempts.to_string(),
@@ -37,7 +42,11 @@ impl Show for Items {
                 text(since.as_ref()),
                 note,
                 brief(item.payload.as_ref()),
-            ]
+            ];
+            if have_kinds {
+                cells.insert(1, text(item.kind.as_ref()));
+            }
+            cells
         });
         let mut shown = if self.items.is_empty() {
             format!("no {} items on this page\n", self.place.name())
@@ -71,6 +80,7 @@ impl Show for Item {
             ("enqueued", text(self.enqueued.as_ref())),
             ("granted", text(self.granted.as_ref())),
             ("dedupe id", text(self.dedupe.as_ref())),
+            ("kind", text(self.kind.as_ref())),
             ("priority", priority),
             ("group", text(self.group.as_ref())),
             ("has a slot", yes(self.has_slot)),

@@ -1,12 +1,13 @@
 //! What is printed: JSON, or tables that fit the terminal.
 //!
 //! - Here: how tables and values are shown.
-//! - `queues`: queues and how they stand; `items`: items; `groups`: their groups; `batches`: batches; `work`: all
-//!   other reports.
+//! - `queues`: queues and how they stand; `items`: items; `groups`: their groups; `batches`: batches; `kinds`: kinds
+//!   of items; `work`: all other reports.
 
 mod batches;
 mod groups;
 mod items;
+mod kinds;
 mod queues;
 mod work;
 

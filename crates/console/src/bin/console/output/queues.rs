@@ -82,13 +82,7 @@ impl Summary {
             dead: state.dead.to_string(),
             oldest: optional_span(state.oldest_seconds),
             sessions: state.sessions.to_string(),
-            state: join([
-                (state.paused, "paused"),
-                (
-                    state.problem.is_some(),
-                    "its first item does not decode: sessions skip it",
-                ),
-            ]),
+            state: dequeue_text(state),
         }
     }
 
@@ -139,10 +133,17 @@ impl Summary {
     }
 }
 
-/// Returns those of the texts that are true.
-fn join<const N: usize>(texts: [(bool, &str); N]) -> String {
-    let texts = texts.into_iter().filter(|(is, _)| *is);
-    texts.map(|(_, text)| text).collect::<Vec<_>>().join(", ")
+/// Returns what is wrong with a queue with consumers, or that it is paused.
+fn dequeue_text(state: &DequeueState) -> String {
+    let mut texts = Vec::new();
+    if state.paused {
+        texts.push("paused".to_owned());
+    }
+    if state.problem.is_some() {
+        texts.push("its first item does not decode: sessions skip it".to_owned());
+    }
+    texts.extend(state.unknown_kinds_text());
+    texts.join(", ")
 }
 
 fn sum(subscriptions: &[Subscription], number: impl Fn(&Subscription) -> usize) -> usize {
@@ -200,6 +201,10 @@ fn dequeue_fields(state: &DequeueState) -> Vec<(&'static str, String)> {
         ("oldest", optional_span(state.oldest_seconds)),
         ("sessions", state.sessions.to_string()),
         ("problem", text(state.problem.as_ref())),
+        (
+            "unknown kinds",
+            state.unknown_kinds_text().unwrap_or_default(),
+        ),
     ];
     counts.into_iter().chain(rest).collect()
 }
