@@ -99,7 +99,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         if waiting.is_empty() {
             return Ok(Vec::new());
         }
-        let unknown = not_taken(tr, keys, waiting).await?;
+        let unknown = not_taken(tr, keys, &waiting).await?;
         Ok(unknown.iter().map(|kind| kind.name().to_owned()).collect())
     }
 }
