@@ -36,8 +36,8 @@ impl Console {
         self.listed(name, listing, after, limit).await
     }
 
-    /// Returns a page of those items in a place that belong to a group, a batch or a kind: up to `limit` after a cursor.
-    /// If the page has fewer, or none, there may be more on the next one.
+    /// Returns a page of those items in a place that belong to a group, a batch or a kind: up to `limit` after a
+    /// cursor. If the page has fewer, or none, there may be more on the next one.
     ///
     /// # Errors
     /// As [`items`](Self::items), a group name or a kind of an invalid length, and a batch of another queue.

@@ -83,8 +83,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     }
 
     /// Returns those kinds of the first items that wait which no session takes, in alphabetical order: no worker knows
-    /// them. Reads less than [`kinds`](Self::kinds): the first 100 items in no lane and the first 100 in lanes, or fewer
-    /// if they are large, and 10,000 sessions if any of the items has a kind.
+    /// them. Reads less than [`kinds`](Self::kinds): the first 100 items in no lane and the first 100 in lanes, or
+    /// fewer if they are large, and 10,000 sessions if any of the items has a kind.
     ///
     /// # Conflicts
     /// As [`kinds`](Self::kinds).

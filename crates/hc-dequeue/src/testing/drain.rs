@@ -56,7 +56,8 @@ pub struct Drained {
 /// not be `Send`, and may borrow. [`drain_process`] takes a handler of [`process`](Queue::process).
 ///
 /// - Delayed items that are not due stay: move a [`ManualWall`](super::ManualWall) and drain again. This includes
-///   failed items, which wait for the default [`Backoff`](crate::Backoff): five minutes at most. [`drain_with`] takes another one.
+///   failed items, which wait for the default [`Backoff`](crate::Backoff): five minutes at most. [`drain_with`] takes
+///   another one.
 /// - Items of a group that waits for its [rate](crate::GroupLimits::with_rate) stay. The rate counts the store's time,
 ///   which a `ManualWall` does not move: call [`advance_rates`](super::advance_rates), and drain again.
 /// - An item that is retried or snoozed without a delay is handled again at once, in turns with later items, until it
