@@ -31,6 +31,9 @@ const REST: Duration = Duration::from_secs(1);
 /// After a search, the session does not search again for this many times its duration.
 const REST_AFTER_SEARCH: u32 = 8;
 
+/// The first key of a range, and its end, which is not in it.
+type KeyRange = (Vec<u8>, Vec<u8>);
+
 /// What a session knows of the rows at the front of a part.
 #[derive(Debug)]
 pub(crate) struct Front {
@@ -97,7 +100,7 @@ struct Search {
 
 impl Hidden {
     /// Returns the next step of the search, if it is due.
-    fn step(&mut self, now: Duration) -> Option<(Vec<u8>, Vec<u8>)> {
+    fn step(&mut self, now: Duration) -> Option<KeyRange> {
         if self.search.is_none() {
             if self.due.is_none_or(|due| now < due) {
                 return None;
@@ -133,7 +136,7 @@ impl Front {
         &self,
         tr: &impl Transaction,
         now: Duration,
-        (front, end): (Vec<u8>, Vec<u8>),
+        (front, end): KeyRange,
         max: ReadLimit,
         decode: impl Fn(&KeyValue) -> Result<I, Skip>,
     ) -> Result<FirstItems<I>> {
@@ -167,7 +170,7 @@ impl Front {
     async fn extend<I>(
         tr: &impl Transaction,
         found: &mut FirstItems<I>,
-        (begin, end): (Vec<u8>, Vec<u8>),
+        (begin, end): KeyRange,
         max: ReadLimit,
         decode: impl Fn(&KeyValue) -> Result<I, Skip>,
     ) -> Result<Option<Led>> {
@@ -216,7 +219,7 @@ impl Front {
     }
 
     /// Returns the range that the next read leaves out, and the step of the search that it takes.
-    fn plan(&self, now: Duration) -> Option<(Hidden, Option<(Vec<u8>, Vec<u8>)>)> {
+    fn plan(&self, now: Duration) -> Option<(Hidden, Option<KeyRange>)> {
         let mut state = self.state.lock();
         let hidden = state.hidden.as_mut()?;
         let step = hidden.step(now);

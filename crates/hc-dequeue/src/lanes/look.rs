@@ -457,7 +457,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         let limit = missing.max(state.skipped).min(MAX_SKIPPED_ROWS);
         let page = page(self.tr, state.next.clone(), end, limit).await?;
         let limits = self.look.limits.of(&id.group);
-        let read = self.choose(page, 0, usize::MAX, &limits);
+        let read = self.choose(page, 0, usize::MAX, limits);
         let Look { states, walk, .. } = &mut self.look;
         let state = states.get_mut(&id).expect("the lane was read");
         state.next = read.next;
