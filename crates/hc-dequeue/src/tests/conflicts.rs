@@ -261,17 +261,7 @@ impl<D: Database> PairWorld<D> {
                     let collected = collect(tr, self.context(A), &self.request.unwrap()).await?;
                     assert!(collected.is_some());
                 }
-                Step::Complete => {
-                    let item = Return {
-                        id: self.held,
-                        delivery: 1,
-                        how: GiveBack::Completed(Bytes::new()),
-                        reason: None,
-                    };
-                    let (given, changes) = give_back(tr, self.context(A), &[item]).await?;
-                    changes.stage(tr, keys);
-                    assert_eq!(given, [GivenBack::Accepted]);
-                }
+                Step::Complete => self.complete(tr).await?,
                 Step::Checkpoint => self.held_by_a().set_checkpoint(tr, b"half").await?,
                 Step::Progress => {
                     let progress = Progress {
@@ -302,6 +292,20 @@ impl<D: Database> PairWorld<D> {
             }
             Ok(())
         })
+    }
+
+    /// Completes the item that A holds.
+    async fn complete(&self, tr: &D::Transaction) -> Result<()> {
+        let item = Return {
+            id: self.held,
+            delivery: 1,
+            how: GiveBack::Completed(Bytes::new()),
+            reason: None,
+        };
+        let (given, changes) = give_back(tr, self.context(A), &[item]).await?;
+        changes.stage(tr, &self.queue.keys);
+        assert_eq!(given, [GivenBack::Accepted]);
+        Ok(())
     }
 
     /// Returns the first delivery of the item that A holds.

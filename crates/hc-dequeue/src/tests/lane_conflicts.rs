@@ -299,7 +299,7 @@ async fn what_counts_slots_or_reads_limits_conflicts() {
 async fn without_read_conflicts_all_of_that_happens() {
     for (first, second) in CONFLICTS {
         let planted = Planted::new(memory(), Plant::NoReadConflicts);
-        let failed = conflict(planted, first, second).await;
+        let failed = Box::pin(conflict(planted, first, second)).await;
         assert!(!failed, "{first:?}, then {second:?}");
     }
 }

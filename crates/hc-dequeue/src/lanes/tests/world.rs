@@ -248,13 +248,7 @@ impl LaneModel {
         };
         Ok(match op {
             Op::Enqueue(item) => {
-                let spec = self.world.items[item];
-                let mut record = Record::new(0, Bytes::from_static(&[0]));
-                record.group = Bytes::from_static(spec.group);
-                record.priority = Priority::new(spec.priority).unwrap();
-                let mut changes = Changes::default();
-                put_queued(tr, keys, &item_id(item), &record, &mut changes)?;
-                changes.stage(tr, keys);
+                self.enqueue(tr, item)?;
                 true
             }
             Op::Take(session, returned) => {
@@ -310,6 +304,18 @@ impl LaneModel {
             }
             Op::Tick => unreachable!("it is no transaction"),
         })
+    }
+
+    fn enqueue(&self, tr: &CheckerTransaction<PlantedBug>, item: usize) -> Result<()> {
+        let keys = &*self.keys;
+        let spec = self.world.items[item];
+        let mut record = Record::new(0, Bytes::from_static(&[0]));
+        record.group = Bytes::from_static(spec.group);
+        record.priority = Priority::new(spec.priority).unwrap();
+        let mut changes = Changes::default();
+        put_queued(tr, keys, &item_id(item), &record, &mut changes)?;
+        changes.stage(tr, keys);
+        Ok(())
     }
 
     /// Registers, answers or collects the request.
