@@ -244,5 +244,6 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
     run_several_types(&runner).await?;
     handle_two_versions(&runner).await?;
     read_and_refuse(&runner).await?;
+    println!("each type has its handler, and both versions were read");
     Ok(())
 }

@@ -350,6 +350,7 @@ async fn an_owner_is_given_no_more_schedules_than_it_can_set(store: TestStore) {
     let changes = world.set_all("shop", &renamed).await;
     let changed = (changes.added.len(), changes.removed.len());
     assert_eq!(changed, (MAX_OWNED_SCHEDULES, MAX_OWNED_SCHEDULES));
+    world.set_all("shop", &[]).await;
     world.check().await;
 }
 

@@ -311,7 +311,7 @@ async fn what_waits_in_a_lane_can_be_found_changed_listed_and_cleared(store: Tes
         items,
         [
             EnqueuedItem::new(3),
-            EnqueuedItem::new(10).group("a"),
+            EnqueuedItem::new(10).group("a").priority(5),
             EnqueuedItem::new(2).group("a")
         ]
     );

@@ -10,7 +10,7 @@ use crate::common::{LONG, process, settings};
 use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
 use conformance::until;
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
 use hc_dequeue::testing::ManualWall;
 use hc_dequeue::{
     Backoff, Delivery, Enqueue, GroupLimits, Handler, Handlers, ItemRef, Job, Jobs, KindState,
@@ -545,9 +545,17 @@ async fn each_job_is_handled_once_by_workers_of_its_kind_under_faults(store: Tes
             async {}
         };
         let options = WorkerOptions::new().with_backoff(Backoff::new(SOON, SOON));
-        let mailer = jobs.work(&runner, options.clone(), Handlers::new().process(mail));
-        let clerk = jobs.work(&runner, options, Handlers::new().process(invoice));
-        let workers = [mailer.await.unwrap(), clerk.await.unwrap()];
+        // The third worker shares each kind with one of the others.
+        let of_both = Handlers::new()
+            .process(mail.clone())
+            .process(invoice.clone());
+        let of_each = [
+            Handlers::new().process(mail),
+            Handlers::new().process(invoice),
+        ];
+        let handlers = of_each.into_iter().chain([of_both]);
+        let start = |handlers| jobs.work(&runner, options.clone(), handlers);
+        let workers: Vec<_> = try_join_all(handlers.map(start)).await.unwrap();
         jobs.queue().wait_idle(&world.runner).await.unwrap();
         for worker in workers {
             worker.shut_down(LONG).await.unwrap();

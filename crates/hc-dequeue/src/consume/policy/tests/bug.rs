@@ -7,9 +7,10 @@ use microqueue::keyspace::{Bytes, KeyValue, RangeQuery};
 
 use super::database::Database;
 use super::protocol::Action;
-use super::rows::{request_id, session_id};
+use super::rows::{request_id, session_id, unknown_key};
 use crate::items::keys::Keys;
 use crate::items::part::Part;
+use crate::items::priority::Priority;
 use crate::items::record::SIGNAL;
 
 /// A rule of a transaction that is broken.
@@ -39,6 +40,10 @@ pub(super) enum Bug {
     NoWakeByEnqueue,
     /// A notice of a lane without anything to grant stays.
     NoticeKept,
+    /// The first items end at one of a kind that the session does not take.
+    UnknownKindEnds,
+    /// A check takes an item of a kind that the session does not take for one that it may be granted.
+    UnknownKindGrantable,
 }
 
 /// The rule that is broken, if any, and the action that a transaction performs.
@@ -125,6 +130,11 @@ impl Bugs for PlantedBug {
         match self.bug {
             Some(Bug::LastItemsFirst) if self.fulfills() && self.is_in(Part::Parked, begin) => {
                 rows.reverse();
+            }
+            Some(Bug::UnknownKindEnds) => {
+                let unknown = unknown_key(&self.keys);
+                let (_, end) = self.keys.queued(Priority::DEFAULT).subspace().range();
+                rows.retain(|row| *row.key() <= *unknown || *row.key() >= *end);
             }
             // Only the last check of a session reads a single row.
             Some(Bug::RemovedUnread) if self.action == Action::Remove && query.limit == 1 => {

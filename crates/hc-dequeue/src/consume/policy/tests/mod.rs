@@ -44,6 +44,8 @@
 //!   reserve alone. The handler takes the next item from the reserve as soon as it is free.
 //! - A handler never ends.
 //!
+//! In one test, an item of a kind that no session takes is the first in the queue. It must stay as it is.
+//!
 //! An item in a reserve may have been there for too long at any time.
 //!
 //! The ordinary run has two sessions, two items and, in most tests, one death. The long run has three sessions, three
@@ -95,10 +97,10 @@
 //! answer is not for the reserve.
 //!
 //! A session has one request and one consumer. The consumer wants nothing between a withdrawal and the first check
-//! after it. Except for the reserve, all requests want the same number of items. A session that finds itself dead opens
-//! another session, which is one of the others in the model. Delayed items, dead letters, `pop` and limits on batches
-//! are not modeled. The search of `remove_requests` reads one request instead of the first 1,000, so that others are
-//! left for a later fulfillment.
+//! after it. Except for the reserve, all requests want the same number of items, and all sessions take the same kinds.
+//! A session that finds itself dead opens another session, which is one of the others in the model. Delayed items, dead
+//! letters, `pop` and limits on batches are not modeled. The search of `remove_requests` reads one request instead of
+//! the first 1,000, so that others are left for a later fulfillment.
 //!
 //! One part of the crate is repeated instead of run: an acknowledgement by the application compares the numbers of
 //! grants as `give_back` does.
@@ -147,6 +149,7 @@ const QUIET: Budget = Budget {
     ahead: 0,
     long: 0,
     notices: 0,
+    unknown: false,
 };
 
 /// How many threads check one model.
@@ -173,7 +176,7 @@ fn deaths() -> Budget {
 fn check(wanted: usize, budget: Budget) {
     let session_count = size(2, 3);
     let protocol = Protocol {
-        functions: Arc::new(Functions::new(wanted, None, budget.notices > 0)),
+        functions: Arc::new(Functions::new(wanted, None, &budget)),
         session_count,
         budget,
         policy_bug: None,
@@ -214,7 +217,7 @@ fn catch_in(
     budget: Budget,
 ) {
     let protocol = Protocol {
-        functions: Arc::new(Functions::new(1, bug, budget.notices > 0)),
+        functions: Arc::new(Functions::new(1, bug, &budget)),
         session_count: 2,
         budget,
         policy_bug,
@@ -278,6 +281,7 @@ fn keeps_its_promises_whatever_happens_together() {
         ahead: 0,
         long: 0,
         notices: 0,
+        unknown: false,
     };
     check(1, budget);
 }
@@ -364,6 +368,34 @@ fn keeps_its_promises_while_a_lane_has_a_notice_and_nothing_to_grant() {
         ..deaths()
     };
     check(1, budget);
+}
+
+#[test]
+fn keeps_its_promises_while_an_item_of_a_kind_that_no_session_takes_is_the_first() {
+    let budget = Budget {
+        asks: 1,
+        unknown: true,
+        ..deaths()
+    };
+    check(1, budget);
+}
+
+#[test]
+fn catches_a_session_that_looks_at_nothing_behind_an_item_of_an_unknown_kind() {
+    let budget = Budget {
+        unknown: true,
+        ..QUIET
+    };
+    catch(Bug::UnknownKindEnds, FINISHES, budget);
+}
+
+#[test]
+fn catches_a_session_that_is_kept_awake_by_an_item_of_an_unknown_kind() {
+    let budget = Budget {
+        unknown: true,
+        ..QUIET
+    };
+    catch(Bug::UnknownKindGrantable, PROGRESSES, budget);
 }
 
 #[test]

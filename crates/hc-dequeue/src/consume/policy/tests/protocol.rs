@@ -17,12 +17,13 @@ use super::bug::{Bug, PlantedBug};
 use super::database::{ABSENT, Database, ITEMS, Key, Staged};
 use super::policy_bug::NOTHING_CHANGED;
 use super::rows::{HEARTBEAT, LEASE, Layout, NOTICED, Stored, item_id, request_id, session_id};
-use super::state::ModelWatch;
+use super::state::{Budget, ModelWatch};
 use crate::consume::dispatcher::check::{Check, Checked, Collected, check, collect_and_register};
 use crate::consume::policy::{Event, Scope};
 use crate::items::MAX_STEP_ITEMS;
 use crate::items::changes::Changes;
 use crate::items::error::Result;
+use crate::items::kind::Kinds;
 use crate::items::priority::RANK_OF_SLOT;
 use crate::items::settings::{KnownSettings, Settings};
 use crate::items::value::{Decode, Value};
@@ -183,8 +184,8 @@ pub(super) struct Functions {
 }
 
 impl Functions {
-    pub(super) fn new(wanted: usize, bug: Option<Bug>, has_notices: bool) -> Self {
-        let layout = Layout::new(wanted, has_notices);
+    pub(super) fn new(wanted: usize, bug: Option<Bug>, budget: &Budget) -> Self {
+        let layout = Layout::new(wanted, budget);
         // The number of a grant is all that a database knows of the history of an item.
         let settings = Settings::new()
             .with_lease(LEASE)
@@ -202,7 +203,10 @@ impl Functions {
             layout,
             queue,
             settings,
-            fronts: Fronts::new(Duration::ZERO, LaneMemory::new(Ring::beginning_at(0))),
+            fronts: Fronts::new(
+                Duration::ZERO,
+                LaneMemory::taking(Kinds::unnamed(), Ring::beginning_at(0)),
+            ),
             decode: Box::new(|_, _| Ok(Value::new(0_u8))),
             known: Mutex::default(),
         }
@@ -473,7 +477,9 @@ impl Functions {
             Checked::Gone => Event::Gone,
             Checked::Waits(waiting) => Event::Waits {
                 is_first: waiting.is_first,
-                has_items: waiting.supply.map(|supply| supply.has_items),
+                has_items: waiting
+                    .supply
+                    .map(|supply| supply.has_items || self.bug == Some(Bug::UnknownKindGrantable)),
                 precedence: waiting.precedence.map(|precedence| Precedence {
                     first: (),
                     rank: precedence.rank,

@@ -20,7 +20,9 @@ use super::database::{
     ABSENT, ALIVE, DEAD, Database, FIRST, ITEMS, Key, KeySet, PRESENT, SESSIONS, SIGNAL, STAMP,
     Staged,
 };
+use super::state::Budget;
 use crate::items::keys::Keys;
+use crate::items::kind::Kind;
 use crate::items::part::Part;
 use crate::items::priority::Priority;
 use crate::items::priority::RANK_OF_SLOT;
@@ -57,6 +59,8 @@ pub(super) struct Layout {
     wanted: u32,
     /// Whether a lane may have a notice.
     has_notices: bool,
+    /// Whether an item of a kind that no session takes is the first.
+    has_unknown: bool,
 }
 
 /// Rows, and where each key of the model is.
@@ -86,6 +90,23 @@ fn id(version: i64) -> ItemId {
 /// Returns the id of an item.
 pub(super) fn item_id(item: usize) -> ItemId {
     id(ITEM + item as i64)
+}
+
+/// Returns the id of the item of a kind that no session takes, which is before all others.
+fn unknown_id() -> ItemId {
+    id(ITEM - 1)
+}
+
+/// Returns the record of that item.
+fn unknown() -> Record {
+    let mut record = record_of(0);
+    record.kind = Kind::new("unknown").unwrap();
+    record
+}
+
+/// Returns the key of that item.
+pub(super) fn unknown_key(keys: &Keys) -> Vec<u8> {
+    unknown_id().key_in(keys.queued(Priority::DEFAULT).subspace())
 }
 
 /// Returns the id of a session.
@@ -120,12 +141,13 @@ fn record_of(deliveries: u8) -> Record {
 }
 
 impl Layout {
-    pub(super) fn new(wanted: usize, has_notices: bool) -> Self {
+    pub(super) fn new(wanted: usize, budget: &Budget) -> Self {
         let env = Environment::seeded(0, Arc::new(ManualClock::new()));
         Self {
             keys: Arc::new(Keys::new(Subspace::from("Q"), env)),
             wanted: wanted as u32,
-            has_notices,
+            has_notices: budget.notices > 0,
+            has_unknown: budget.unknown,
         }
     }
 
@@ -165,6 +187,10 @@ impl Layout {
         }
         if db.has(Key::Notice) {
             tr.set(&self.notice(), &[PRESENT]);
+        }
+        if self.has_unknown {
+            let queued = keys.queued(Priority::DEFAULT);
+            queued.insert(&tr, &unknown_id(), &unknown()).unwrap();
         }
         let rows = match tr.staged() {
             Some(staged) => staged.applied(&Rows::new(), 0),
@@ -277,6 +303,7 @@ impl Layout {
         let keys = &*self.keys;
         let mut db = Database::new();
         let mut row_count = 0;
+        let mut unknown_count = 0;
         let mut read = |range: (Vec<u8>, Vec<u8>)| {
             let found: Vec<_> = rows_of(rows, &range)
                 .map(|(key, value)| KeyValue::new(key, value))
@@ -326,6 +353,11 @@ impl Layout {
         }
         for row in read(keys.outside_lanes()) {
             let Item { id, value } = keys.queued(Priority::DEFAULT).decode(&row).unwrap();
+            if self.has_unknown && id == unknown_id() {
+                assert_eq!(value, unknown(), "nothing is counted or changed");
+                unknown_count += 1;
+                continue;
+            }
             db.set(Key::Item(item_of(&id)), value.deliveries as u8 + 1);
         }
         for item in 0..ITEMS {
@@ -340,6 +372,7 @@ impl Layout {
             db.set(Key::Notice, PRESENT);
         }
         assert_eq!(row_count, rows.len(), "the model knows all rows");
+        assert_eq!(unknown_count, usize::from(self.has_unknown));
         db
     }
 

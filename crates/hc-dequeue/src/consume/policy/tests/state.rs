@@ -35,6 +35,8 @@ pub(super) struct Budget {
     pub(super) long: usize,
     /// Notices that may still be written of lanes without anything to grant, one at most: its value is not modeled.
     pub(super) notices: usize,
+    /// Whether an item of a kind that no session takes is the first in the queue, from the beginning to the end.
+    pub(super) unknown: bool,
 }
 
 impl Budget {
