@@ -166,7 +166,7 @@ impl<C: Codec<()>> Jobs<C> {
     /// async fn report_daily(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
     ///     let (report, options) = jobs.prepare(&Report, Enqueue::new())?;
     ///     let daily = Schedule::new("0 6 * * *").with_enqueue_options(options);
-    ///     let _ = jobs.queue().schedule(tr, "daily report", &report, &daily).await?;
+    ///     let _ = jobs.queue().schedule(tr, "daily report", &daily, &report).await?;
     ///     Ok(())
     /// }
     /// ```

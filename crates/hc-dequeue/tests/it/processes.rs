@@ -120,7 +120,7 @@ async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>>
             let_pass(length).await;
             let name = &name_of(&delivery);
             let delivery = &delivery;
-            if name.ends_with('7') {
+            if name.ends_with('2') {
                 take_steps(delivery, name).await?;
             }
             let acknowledge = store.run(|tr| async move {

@@ -295,6 +295,20 @@ impl Layout {
         places
     }
 
+    /// Returns how many items of a kind that no session takes are before the others, and checks that they are there.
+    fn count_unknown(&self, rows: &Rows) -> usize {
+        if !self.has_unknown {
+            return 0;
+        }
+        let queued = self.keys.queued(Priority::DEFAULT);
+        let unknown_key = unknown_key(&self.keys);
+        let row = rows_of(rows, &of_key(unknown_key)).next();
+        let (key, value) = row.expect("it stays in the queue");
+        let item = queued.decode(&KeyValue::new(key, value)).unwrap();
+        assert_eq!(item.value, unknown(), "nothing is counted or changed");
+        1
+    }
+
     /// Returns the database that rows mean, except for the wake stamp, which has no row.
     ///
     /// # Panics
@@ -303,7 +317,6 @@ impl Layout {
         let keys = &*self.keys;
         let mut db = Database::new();
         let mut row_count = 0;
-        let mut unknown_count = 0;
         let mut read = |range: (Vec<u8>, Vec<u8>)| {
             let found: Vec<_> = rows_of(rows, &range)
                 .map(|(key, value)| KeyValue::new(key, value))
@@ -351,13 +364,9 @@ impl Layout {
                 db.set(Key::Ahead(session), PRESENT);
             }
         }
-        for row in read(keys.outside_lanes()) {
+        let queued = read(keys.outside_lanes()).into_iter();
+        for row in queued.skip(self.count_unknown(rows)) {
             let Item { id, value } = keys.queued(Priority::DEFAULT).decode(&row).unwrap();
-            if self.has_unknown && id == unknown_id() {
-                assert_eq!(value, unknown(), "nothing is counted or changed");
-                unknown_count += 1;
-                continue;
-            }
             db.set(Key::Item(item_of(&id)), value.deliveries as u8 + 1);
         }
         for item in 0..ITEMS {
@@ -372,7 +381,6 @@ impl Layout {
             db.set(Key::Notice, PRESENT);
         }
         assert_eq!(row_count, rows.len(), "the model knows all rows");
-        assert_eq!(unknown_count, usize::from(self.has_unknown));
         db
     }
 
