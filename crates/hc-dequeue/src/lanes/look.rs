@@ -147,11 +147,18 @@ pub(crate) async fn first_notices(
             ..Notices::none()
         });
     };
-    notices.retain(|notice| notice.rank < crowded);
+    let at_front = notices.split_off(notices.partition_point(|notice| notice.rank < crowded));
     let (begin, end) = keys.notices(crowded);
     let place = place_of_notices(keys, memory, crowded);
-    let (after, before) = try_join!(read((place.clone(), end)), read((begin, place)))?;
-    notices.extend(after.into_iter().chain(before).take(max));
+    let (mut in_turn, before) = try_join!(read((place.clone(), end)), read((begin, place)))?;
+    in_turn.extend(before);
+    // These reads end early among many notices that the session passes over. The first read has left such a range out.
+    for notice in at_front {
+        if !in_turn.iter().any(|other| other.lane == notice.lane) {
+            in_turn.push(notice);
+        }
+    }
+    notices.extend(in_turn.into_iter().take(max));
     Ok(Notices {
         notices,
         cut: Some(crowded),
