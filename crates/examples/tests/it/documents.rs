@@ -85,7 +85,10 @@ fn the_commands_of_the_documents_run() {
     }
     let expected = [
         "",
+        "import",
+        "jobs",
         "nightly",
+        "orders",
         "recipes",
         "several_processes",
         "shop",
