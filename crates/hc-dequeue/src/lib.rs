@@ -40,7 +40,7 @@ pub use crate::consume::consumer::Consumer;
 pub use crate::consume::delivery::Delivery;
 pub use crate::items::batch::{BatchCounts, BatchRef};
 pub use crate::items::death::Death;
-pub use crate::items::error::{BoxError, DeathsRefusal, Error, Result, StepRefusal};
+pub use crate::items::error::{BoxError, Error, Result};
 pub use crate::items::finding::{Finding, Unchecked};
 pub use crate::items::group_limits::{GroupLimits, MAX_WEIGHT};
 pub use crate::items::item_ref::{ItemRef, MalformedRef, StagedRef};
@@ -53,6 +53,7 @@ pub use crate::items::record::{
     MAX_PAYLOAD_BYTES, MAX_PROGRESS_TEXT_BYTES, MAX_RESULT_BYTES, MAX_STEP_NAME_BYTES, MAX_STEPS,
     Progress,
 };
+pub use crate::items::refusal::{DeathsRefusal, StepRefusal};
 pub use crate::items::settings::{MIN_LEASE, Settings, SettingsRecord};
 pub use crate::items::trace_context::TraceContext;
 pub use crate::jobs::handlers::{Call, Handlers};

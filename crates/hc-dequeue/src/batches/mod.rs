@@ -8,7 +8,7 @@
 //! - [`stored`]: reads batches.
 //! - [`operations`]: opens, closes, cancels and awaits them.
 //! - [`end`]: ends those that are complete.
-//! - [`ended`]: keeps what is told of these.
+//! - [`ended`]: keeps the counts of those that have ended.
 //! - [`members`]: reads members, by this index.
 //! - [`timer`]: when a session looks for batches that are complete.
 //! - [`audit`]: compares their numbers with their members.

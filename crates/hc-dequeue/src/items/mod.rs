@@ -24,6 +24,7 @@ pub(crate) mod pointer;
 pub(crate) mod priority;
 pub(crate) mod rate;
 pub(crate) mod record;
+pub(crate) mod refusal;
 pub(crate) mod scan;
 pub(crate) mod settings;
 pub(crate) mod settings_row;

@@ -5,8 +5,9 @@ use microqueue::keyspace::recipe::StoredSettings;
 use microqueue::keyspace::{Isolation, Transaction};
 
 use crate::items::death::Death;
-use crate::items::error::{DeathsRefusal, Error, Result};
+use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
+use crate::items::refusal::DeathsRefusal;
 use crate::items::settings::{Settings, SettingsRecord};
 use crate::items::settings_row::{current_settings, find_settings, stored_settings};
 use crate::queue::handle::{Queue, check_settings};

@@ -13,7 +13,7 @@ use crate::items::kind::{Kind, parse_kinds};
 use crate::items::part::Part;
 use crate::queue::handle::Queue;
 
-/// How many of the first items are looked at, in lanes and outside: so many, or those in so many bytes.
+/// How many of the first items to look at, in lanes and outside. Reaching either limit ends the search.
 struct First {
     items: usize,
     bytes: usize,

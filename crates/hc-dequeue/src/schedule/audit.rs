@@ -7,8 +7,16 @@ use crate::items::error::Result;
 use crate::items::finding::Finding;
 use crate::items::keys::Keys;
 use crate::schedule::operations::{stored_schedule, why_stopped};
-use crate::schedule::record::ScheduleCodec;
+use crate::schedule::record::{ScheduleCodec, ScheduleRecord};
 use crate::session::wall::wall_millis;
+
+/// Returns the name and the record of a schedule.
+fn decode(keys: &Keys, row: &KeyValue) -> Result<(String, ScheduleRecord)> {
+    let schedule = keys.parse_schedule(row.key())?;
+    let record = ScheduleCodec.decode(row.to_value());
+    let record = record.map_err(|error| error.at(row.key().to_vec()))?;
+    Ok((schedule, record))
+}
 
 /// Checks that a schedule that fires again is in the index, and that it has not stopped if it should fire.
 pub(crate) async fn check_schedule(
@@ -16,10 +24,7 @@ pub(crate) async fn check_schedule(
     keys: &Keys,
     row: &KeyValue,
 ) -> Result<Option<Finding>> {
-    let schedule = keys.parse_schedule(row.key())?;
-    let record = ScheduleCodec
-        .decode(row.to_value())
-        .map_err(|error| error.at(row.key().to_vec()))?;
+    let (schedule, record) = decode(keys, row)?;
     if let Some(time_millis) = record.next_millis {
         let key = keys.fire_time(time_millis, &schedule);
         if tr.get(&key, Isolation::Serializable).await?.is_none() {
@@ -56,10 +61,7 @@ pub(crate) async fn check_owner(
     keys: &Keys,
     row: &KeyValue,
 ) -> Result<Option<Finding>> {
-    let schedule = keys.parse_schedule(row.key())?;
-    let record = ScheduleCodec
-        .decode(row.to_value())
-        .map_err(|error| error.at(row.key().to_vec()))?;
+    let (schedule, record) = decode(keys, row)?;
     let Some(owner) = record.owner else {
         return Ok(None);
     };

@@ -14,7 +14,8 @@ use serde::de::DeserializeOwned;
 
 use crate::consume::delivery::Delivery;
 use crate::consume::held_item::checkpoint::RunningStep;
-use crate::items::error::{Error, Result, StepRefusal};
+use crate::items::error::{Error, Result};
+use crate::items::refusal::StepRefusal;
 
 impl<T> Delivery<T> {
     /// Runs a step of the work for the item in a transaction, which also records in the item that the step is done,

@@ -264,7 +264,7 @@ async fn a_closed_batch_calls_back_and_a_cancelled_one_does_not(store: TestStore
     wait(&world, &batch).await;
     let callback = take(&world).await;
     assert_eq!(callback.value(), &job(99));
-    // What has ended is told for a while.
+    // The batch has ended, and its counts are kept.
     let shown = show(&console, jobs, &batch).await;
     assert_eq!((&*shown.state, shown.waits_for), ("complete", None));
     assert_eq!(shown.callback, Some(callback.item_ref().to_string()));

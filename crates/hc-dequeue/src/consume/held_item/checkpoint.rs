@@ -9,10 +9,11 @@ use std::sync::atomic::Ordering;
 use microqueue::keyspace::{Bytes, Transaction};
 
 use super::HeldItem;
-use crate::items::error::{Error, Result, StepRefusal};
+use crate::items::error::{Error, Result};
 use crate::items::record::{
     MAX_CHECKPOINT_BYTES, MAX_PROGRESS_TEXT_BYTES, MAX_STEP_NAME_BYTES, MAX_STEPS, Progress, Record,
 };
+use crate::items::refusal::StepRefusal;
 
 impl HeldItem {
     /// Stages the application's own bytes of the checkpoint; none of them if they are empty.

@@ -264,7 +264,8 @@ impl OwnersWorld {
             .iter()
             .map(|(name, minute, value)| (*name, schedule(minute), value.clone()))
             .collect();
-        let (queue, list) = (&self.queue, &list);
+        let queue = &self.queue;
+        let list = &list;
         let set = async |tr| {
             if bug == Some(Bug::TakesOver) {
                 for (name, ..) in list {
@@ -286,7 +287,8 @@ impl OwnersWorld {
                 plant(&tr, queue, owner, bug, &before, &changes).await?;
             }
             let changed = changes.changed.into_iter().map(|changed| changed.name);
-            let (added, removed) = (changes.added, changes.removed);
+            let added = changes.added;
+            let removed = changes.removed;
             let kinds = [added, changed.collect(), removed, changes.unchanged];
             Ok(Said::Changes(kinds))
         };

@@ -1,4 +1,4 @@
-//! A batch that was closed takes members only from its own ones, and its end is told for a while.
+//! Only members of a closed batch add members to it. After its end, its counts can be read as long as they are kept.
 
 use std::time::Duration;
 
