@@ -6,9 +6,10 @@
 //!
 //! **Invariant:** a batch that is complete has a notice.
 //!
-//! The commit that ends a batch removes all of its rows and enqueues its callback. It keeps the counts of the batch as
-//! long as the queue keeps items that are done. It reads the number of pending members, so it fails if a member is added
-//! meanwhile. A transaction that adds a member reads the row of the batch, so it fails if the batch has ended meanwhile.
+//! The commit that ends a batch removes all of its rows and enqueues its callback. It keeps the counts of the batch
+//! as long as the queue keeps items that are done. It reads the number of pending members, so it fails if a member is
+//! added meanwhile. A transaction that adds a member reads the row of the batch, so it fails if the batch has ended
+//! meanwhile.
 //! If the batch has a parent, the callback takes over the batch's place in the parent: the parent waits for the
 //! callback and for the members that the callback adds.
 
