@@ -1,6 +1,6 @@
 //! Reads lanes for a walk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::try_join_all;
 use futures::try_join;
@@ -152,11 +152,11 @@ pub(crate) async fn first_notices(
     let place = place_of_notices(keys, memory, crowded);
     let (mut in_turn, before) = try_join!(read((place.clone(), end)), read((begin, place)))?;
     in_turn.extend(before);
-    // These reads end early among many notices that the session passes over. The first read has left such a range out.
-    for notice in at_front {
-        if !in_turn.iter().any(|other| other.lane == notice.lane) {
-            in_turn.push(notice);
-        }
+    if in_turn.len() < max {
+        // These reads end early among many notices that the session passes over. The first read has left them out.
+        let known: BTreeSet<_> = in_turn.iter().map(|notice| notice.lane.clone()).collect();
+        let others = at_front.into_iter();
+        in_turn.extend(others.filter(|notice| !known.contains(&notice.lane)));
     }
     notices.extend(in_turn.into_iter().take(max));
     Ok(Notices {
@@ -521,5 +521,51 @@ impl<Tr: Transaction> Reader<'_, Tr> {
     /// Returns whether the transaction before has written the gate of a group, so that this one would fail with it.
     fn meets_gate(&self, group: &Bytes) -> bool {
         self.past.gone.groups.contains(group) && self.look.limits.of(group).have_gate()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use microqueue::keyspace::{Database, Environment, Subspace};
+
+    use super::*;
+    use crate::lanes::ring::Ring;
+    use crate::tests::memory;
+
+    #[tokio::test]
+    async fn many_notices_that_are_passed_over_on_both_sides_of_the_ring_hide_none() {
+        let keys = Keys::new(Subspace::from_bytes(b"Q"), Environment::system());
+        let memory_of_lanes = LaneMemory::new(Ring::beginning_at(1 << 15));
+        let tr = memory().begin().unwrap();
+        let groups = (0..6_000).map(|group: u32| Bytes::from(group.to_string()));
+        let lanes: BTreeSet<_> = groups.map(|group| LaneId::of(&group)).collect();
+        let value = Bytes::from_static(b"since");
+        // Only the last lanes are not passed over, as many as a read looks for.
+        let wanted = 1;
+        let max = wanted + SPARE_NOTICES;
+        let (vain, others): (Vec<_>, Vec<_>) = (0..)
+            .zip(&lanes)
+            .partition(|(number, _)| *number < lanes.len() - max);
+        for lane in &lanes {
+            tr.set(&keys.notice(RANK_OF_SLOT, &lane.group), &value);
+        }
+        for (_, lane) in vain {
+            let notices = [(RANK_OF_SLOT, value.clone())];
+            memory_of_lanes.note_vain(keys.env.now(), lane, &notices);
+        }
+        let mut found = Notices::none();
+        for _ in 0..lanes.len() {
+            found = first_notices(&tr, &keys, &memory_of_lanes, wanted)
+                .await
+                .unwrap();
+            if found.is_complete {
+                break;
+            }
+        }
+        let found: Vec<_> = found.notices.iter().map(|notice| &notice.lane).collect();
+        assert_eq!(
+            found,
+            others.iter().map(|(_, lane)| *lane).collect::<Vec<_>>()
+        );
     }
 }
