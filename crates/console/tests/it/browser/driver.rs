@@ -2,7 +2,7 @@
 
 use std::env;
 use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Mutex;
 
@@ -122,14 +122,14 @@ fn find(program: &str) -> Option<PathBuf> {
 
 impl Driver {
     async fn start(chromium: PathBuf, chromedriver: PathBuf) -> Self {
-        let mut process = Command::new(chromedriver)
-            .arg("--port=0")
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let mut output = BufReader::new(process.stdout.take().unwrap()).lines();
-        let port = conformance::timeout(LONG, port(&mut output)).await;
+        let (process, output, port) = conformance::timeout(LONG, async {
+            loop {
+                if let Some(listening) = listen(&chromedriver).await {
+                    return listening;
+                }
+            }
+        })
+        .await;
         Self {
             url: format!("http://127.0.0.1:{port}"),
             chromium,
@@ -160,16 +160,27 @@ impl Driver {
     }
 }
 
-/// Returns the port that the driver has chosen.
-async fn port(output: &mut Lines<BufReader<ChildStdout>>) -> u16 {
-    loop {
-        let line = output
-            .next_line()
-            .await
-            .unwrap()
-            .expect("chromedriver says where it listens");
+/// Starts a driver, and returns it with its output and its port. `None` if the driver has ended: it takes any port that
+/// is free for IPv6, and ends if another process has the same one for IPv4.
+async fn listen(chromedriver: &Path) -> Option<(Child, Lines<BufReader<ChildStdout>>, u16)> {
+    let mut process = Command::new(chromedriver)
+        .arg("--port=0")
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(process.stdout.take().unwrap()).lines();
+    let mut said = Vec::new();
+    while let Some(line) = output.next_line().await.unwrap() {
         if let Some((_, port)) = line.split_once("successfully on port ") {
-            return port.trim_end_matches('.').parse().unwrap();
+            let port = port.trim_end_matches('.').parse().unwrap();
+            return Some((process, output, port));
         }
+        said.push(line);
     }
+    let is_taken = said
+        .iter()
+        .any(|line| line.contains("IPv4 port not available"));
+    assert!(is_taken, "chromedriver has ended: {said:?}");
+    None
 }
