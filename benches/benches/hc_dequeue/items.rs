@@ -9,10 +9,12 @@ use benches::statistics::{median, percentile};
 use benches::table::Table;
 use conformance::scale;
 use hc_dequeue::{
-    Consumer, Delivery, Enqueue, Error, ItemRef, Outcome, Queue, Result, Settings, WorkerOptions,
+    Consumer, Delivery, Enqueue, Error, Handlers, ItemRef, Job, Jobs, Outcome, Queue, Result,
+    Settings, WorkerOptions,
 };
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Environment, OpenOptions, RunOptions, Runner, Store, Subspace, Tx};
+use serde::{Deserialize, Serialize};
 
 /// How many items take each step.
 const ITEMS: usize = 500;
@@ -20,13 +22,13 @@ const ITEMS: usize = 500;
 /// Longer than any step takes here.
 const LATER: Duration = Duration::from_secs(3_600);
 
-type Jobs = Queue<Bytes, Raw>;
+type Items = Queue<Bytes, Raw>;
 
 /// A queue, and a consumer of it that beats its heart rarely.
 struct World {
     db: Metered<Store>,
     runner: Runner<Metered<Store>>,
-    queue: Jobs,
+    queue: Items,
     consumer: Consumer<Bytes>,
 }
 
@@ -36,7 +38,7 @@ impl World {
         let options = RunOptions::default().with_ledger_subspace(place.subspace(&"ledger"));
         let runner = Runner::with_options(db.clone(), options);
         let settings = settings.with_lease(LATER);
-        let queue = Jobs::open_with(
+        let queue = Items::open_with(
             &runner,
             place.subspace(&"queue"),
             settings,
@@ -262,27 +264,35 @@ async fn measure_finding(world: &World, delayed: usize) -> Result<Vec<u32>> {
 #[derive(Debug, Clone, Copy)]
 enum Handling {
     Process,
+    /// `process`, with a handler for jobs of one type.
+    Kind,
     /// A handler of `work` acknowledges it in a transaction of its own.
     Acknowledge,
     /// A handler of `work` does so after a step.
     Step,
 }
 
-const HANDLINGS: [Handling; 3] = [Handling::Process, Handling::Acknowledge, Handling::Step];
+const HANDLINGS: [Handling; 4] = [
+    Handling::Process,
+    Handling::Kind,
+    Handling::Acknowledge,
+    Handling::Step,
+];
 
-/// Returns a table of the items that are handled in a second, in each way, and the ratios of the first and the last way
-/// to the second one.
+/// Returns a table of the items that are handled in a second, in each way, and of ratios to the way without a kind or a
+/// step.
 pub(crate) fn processing(stage: &Stage) -> String {
     let mut table = Table::new([
         "handlers",
         "process",
-        "work and ack",
+        "with a kind",
         "ratio",
+        "work and ack",
         "with a step",
         "ratio",
     ]);
     for handlers in [1, 16, 64] {
-        let rounds: Vec<[f64; 3]> = (0..scale(3, 7))
+        let rounds: Vec<[f64; 4]> = (0..scale(3, 7))
             .map(|round| {
                 // The ways take turns to begin.
                 let mut rates = [0.0; HANDLINGS.len()];
@@ -291,7 +301,10 @@ pub(crate) fn processing(stage: &Stage) -> String {
                     rates[way] = stage.on_a_clean_place(|place| {
                         let rate = async {
                             let world = World::open(stage, place, Settings::new()).await;
-                            measure_handling(&world, handlers, HANDLINGS[way]).await
+                            match HANDLINGS[way] {
+                                Handling::Kind => measure_kind(&world, place, handlers).await,
+                                way => measure_handling(&world, handlers, way).await,
+                            }
                         };
                         runtime().block_on(rate).expect("the store serves")
                     });
@@ -308,9 +321,10 @@ pub(crate) fn processing(stage: &Stage) -> String {
             handlers.to_string(),
             of(0),
             of(1),
-            ratio(0, 1),
+            ratio(1, 0),
             of(2),
-            ratio(2, 1),
+            of(3),
+            ratio(3, 2),
         ]);
     }
     format!("Items handled per second, each in a transaction of its own\n\n{table}")
@@ -343,9 +357,46 @@ async fn measure_handling(world: &World, handlers: usize, way: Handling) -> Resu
             let done = |_: Tx<_>, _: Delivery<Bytes>| async { Ok::<_, Error>(()) };
             queue.process(runner, options, done).await?
         }
-        Handling::Acknowledge | Handling::Step => queue.work(runner, options, work).await?,
+        _ => queue.work(runner, options, work).await?,
     };
     queue.wait_idle(runner).await?;
+    let seconds = (env.now() - began).as_secs_f64();
+    worker.shut_down(LATER).await?;
+    Ok(items as f64 / seconds)
+}
+
+/// A job of the size of the items.
+#[derive(Serialize, Deserialize)]
+struct Mail(String);
+
+impl Job for Mail {
+    const KIND: &'static str = "send-mail";
+}
+
+async fn measure_kind(world: &World, place: &Subspace, handlers: usize) -> Result<f64> {
+    let runner = &world.runner;
+    let settings = Settings::new().with_lease(LATER);
+    let place = place.subspace(&"kinds");
+    let jobs: Jobs = Jobs::open_with(runner, place, settings, OpenOptions::default()).await?;
+    let mail = &Mail("m".repeat(ITEM.len()));
+    let items = scale(200, 1_000) * handlers;
+    for begin in (0..items).step_by(ITEMS) {
+        let count = ITEMS.min(items - begin);
+        let enqueue = async |tr: Tx<_>| {
+            for _ in 0..count {
+                let _ = jobs.enqueue(&tr, mail).await?;
+            }
+            Ok::<_, Error>(())
+        };
+        runner.run(enqueue).await?;
+    }
+    let env = Environment::system();
+    let options = WorkerOptions::new().with_concurrency(handlers);
+    let done = |_: Tx<_>, _: Delivery<Mail>| async { Ok::<_, Error>(()) };
+    let began = env.now();
+    let worker = jobs.work(runner, options, Handlers::new().process(done));
+    let worker = worker.await?;
+    jobs.queue().wait_idle(runner).await?;
     let seconds = (env.now() - began).as_secs_f64();
     worker.shut_down(LATER).await?;
     Ok(items as f64 / seconds)
