@@ -192,21 +192,19 @@ pub(crate) async fn remove_requests(
     let (removed, left): (Vec<_>, Vec<_>) = requests
         .into_iter()
         .partition(|request| request.value.session == session);
+    // In its own registry, the caller fulfills requests.
+    let is_afar = of_session.requests.subspace() != keys.requests.subspace();
+    if is_afar && left.is_empty() && !removed.is_empty() {
+        // A request that is registered meanwhile would sleep behind one that is removed. The range must be added before
+        // the removal: keys that the transaction has written are left out of read conflict ranges.
+        let (begin, end) = of_session.requests.subspace().range();
+        tr.add_conflict_range(ConflictKind::Read, &begin, &end)?;
+    }
     for request in &removed {
         of_session.requests.remove(tr, &request.id)?;
     }
-    if of_session.requests.subspace() == keys.requests.subspace() {
-        // In its own registry, the caller fulfills requests.
-        return Ok(());
-    }
-    let (begin, end) = of_session.requests.subspace().range();
-    match left.first() {
-        Some(first) => {
-            notify_first(tr, of_session, first.value.session, &first.id).await?;
-        }
-        // A request that is registered meanwhile would sleep behind one that is removed.
-        None if !removed.is_empty() => tr.add_conflict_range(ConflictKind::Read, &begin, &end)?,
-        None => {}
+    if let Some(first) = left.first().filter(|_| is_afar) {
+        notify_first(tr, of_session, first.value.session, &first.id).await?;
     }
     Ok(())
 }

@@ -44,6 +44,10 @@ pub(super) enum Bug {
     UnknownKindEnds,
     /// A check takes an item of a kind that the session does not take for one that it may be granted.
     UnknownKindGrantable,
+    /// `remove_requests` does not notify the first request that is left in another registry.
+    NoSignalFromAfar,
+    /// `remove_requests` adds no read conflict on another registry in which no request is left.
+    RegistryNotInConflict,
 }
 
 /// The rule that is broken, if any, and the action that a transaction performs.
@@ -62,6 +66,10 @@ impl PlantedBug {
 
     fn fulfills(&self) -> bool {
         matches!(self.action, Action::Fulfill { .. })
+    }
+
+    fn removes(&self) -> bool {
+        matches!(self.action, Action::Remove { .. })
     }
 
     /// Returns whether a key is in a part of the queue.
@@ -88,6 +96,15 @@ impl PlantedBug {
             }
             Some(Bug::NoWakeByEnqueue) if self.action == Action::Enqueue => {
                 recorded.stamps.clear();
+            }
+            Some(Bug::NoSignalFromAfar) if self.removes() => {
+                writes.retain(|write| !matches!(write, Write::Set(..)));
+            }
+            Some(Bug::RegistryNotInConflict) if self.removes() => {
+                let is_removed = |span: &Span| writes.contains(&Write::Clear(span.clone()));
+                recorded
+                    .conflicts
+                    .retain(|span| !self.is_in(Part::Requests, &span.begin) || is_removed(span));
             }
             Some(Bug::NoticeKept) => {
                 let atomics = &mut recorded.atomics;
@@ -137,12 +154,13 @@ impl Bugs for PlantedBug {
                 rows.retain(|row| *row.key() <= *unknown || *row.key() >= *end);
             }
             // Only the last check of a session reads a single row.
-            Some(Bug::RemovedUnread) if self.action == Action::Remove && query.limit == 1 => {
+            Some(Bug::RemovedUnread) if self.removes() && query.limit == 1 => {
                 rows.clear();
             }
             _ => {}
         }
-        if self.action == Action::Remove && self.is_in(Part::Requests, begin) {
+        if self.action == (Action::Remove { from_afar: false }) && self.is_in(Part::Requests, begin)
+        {
             // The search is for the first 1,000 requests. Here it finds only one, so that others are left for a later
             // fulfillment.
             rows.truncate(1);

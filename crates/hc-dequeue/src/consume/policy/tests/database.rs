@@ -10,6 +10,9 @@ use std::ops::Range;
 /// The largest number of sessions.
 pub(super) const SESSIONS: usize = 3;
 
+/// The session that may take another kind of items than the others.
+pub(super) const STRANGER: usize = 0;
+
 /// The largest number of items.
 pub(super) const ITEMS: usize = 3;
 

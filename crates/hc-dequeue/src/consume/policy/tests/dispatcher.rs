@@ -1,8 +1,8 @@
 //! The dispatcher of a session: performs the steps of the [policy](crate::consume::policy), one after another.
 
-use super::database::{ABSENT, Database, ITEMS, Key, Staged};
+use super::database::{ABSENT, Database, ITEMS, Key, SESSIONS, Staged};
 use super::protocol::{Action, ActionOutcome, OwnDemand};
-use super::state::ModelState;
+use super::state::{ModelState, Process};
 use super::steps::{ModelStep, Protocol};
 use crate::consume::policy::{
     Event, Facts, Lead, Pace, Policy, ReserveFill, Returns, Timer, Wants,
@@ -193,9 +193,9 @@ impl Protocol {
         (0..self.budget.arrivals).all(|item| state.db.has(Key::Effect(item)))
     }
 
-    /// Returns whether a timer may run out. Timers for failures do so only where this matters: after a process has
-    /// fallen silent, or after a commit in doubt. Without these, a session that sleeps stays asleep until it is
-    /// woken.
+    /// Returns whether a timer may run out. Timers for failures do so only where this matters: while a process that has
+    /// fallen silent leads or is not removed, or after a commit in doubt. Otherwise, a session that sleeps stays asleep
+    /// until it is woken.
     fn may_elapse(&self, state: &ModelState, me: usize, timer: Timer) -> bool {
         let policy = &state.sessions[me].policy;
         let mut after = *policy;
@@ -214,8 +214,17 @@ impl Protocol {
 
     /// Returns whether a session that sleeps should lose patience with the first request.
     pub(super) fn loses_patience(&self, state: &ModelState, me: usize) -> bool {
-        let has_died = state.budget.deaths < self.budget.deaths;
-        let has_items = (0..ITEMS).any(|item| state.db.has(Key::Item(item)));
+        let is_left = |session: usize| {
+            let is_silent = state.sessions[session].process == Process::Late;
+            let leads = state.sessions[session].policy.leads();
+            is_silent && (leads || state.db.has(Key::Session(session)))
+        };
+        let has_failed = match self.budget.doubts {
+            0 => (0..SESSIONS).any(is_left),
+            _ => state.budget.deaths < self.budget.deaths,
+        };
+        let has_items =
+            !state.is_stranger(me) && (0..ITEMS).any(|item| state.db.has(Key::Item(item)));
         let has_supply = has_items && !state.db.has(Key::Pause);
         let fulfill = Action::Fulfill {
             has_request: state.sessions[me].policy.request().is_some(),
@@ -225,7 +234,7 @@ impl Protocol {
             },
             hands_over: false,
         };
-        has_died && has_supply && self.changes(state, me, fulfill)
+        has_failed && has_supply && self.changes(state, me, fulfill)
     }
 
     /// Returns whether a session that sleeps should find that its request is gone: its own commit, whose outcome it

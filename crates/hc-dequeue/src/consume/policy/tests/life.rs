@@ -130,7 +130,7 @@ impl Protocol {
             }
             DEAD => {
                 add(Reclaim::ReturnItems);
-                if !state.is_first(session) {
+                if !state.is_first(session) && !state.budget.stranger {
                     others.truncate(1);
                 }
                 others
@@ -154,7 +154,12 @@ impl Protocol {
             Reclaim::DeclareDead => stage(Action::DeclareDead),
             Reclaim::ReturnItems => stage(Action::ReturnItems),
             Reclaim::RemoveSession(by) => {
-                let staged = stage(Action::Remove)?;
+                let from_afar = next.is_stranger(by) != next.is_stranger(session);
+                let staged = stage(Action::Remove { from_afar })?;
+                if from_afar {
+                    let is_first = !next.is_being_removed(session);
+                    return is_first.then(|| run_unobserved(next, staged))?;
+                }
                 let has_removed = staged.written(Key::Request(session)).is_some();
                 if has_removed && next.sessions[by].in_flight.is_some() {
                     return None;

@@ -44,7 +44,10 @@
 //!   reserve alone. The handler takes the next item from the reserve as soon as it is free.
 //! - A handler never ends.
 //!
-//! In one test, an item of a kind that no session takes is the first in the queue. It must stay as it is.
+//! In one test, an item of a kind that no session takes is the first in the queue. It must stay as it is. In others,
+//! one of three sessions takes items of another kind, of which none comes, and so has a registry of its own. Each
+//! session removes the requests of a dead one from either registry; from another registry than its own, in a
+//! transaction of two steps.
 //!
 //! An item in a reserve may have been there for too long at any time.
 //!
@@ -54,9 +57,9 @@
 //!
 //! There is no clock. The measurements of a driver may have any value at any time. The timers of a healthy queue (for
 //! the answer, and for the time in which another session leads) run out at any time while there is nothing else to
-//! do. Timers for failures run out only where this matters, and only after a failure: after a process has fallen
-//! silent, or after a commit in doubt. Without a failure, a session that sleeps stays asleep until it is woken. A
-//! heartbeat counts as old when its process is silent.
+//! do. Timers for failures run out only where this matters, and only after a failure: after a commit in doubt, or while
+//! a process that has fallen silent leads or its session is not removed. Otherwise, a session that sleeps stays asleep
+//! until it is woken. A heartbeat counts as old when its process is silent.
 //!
 //! # What must hold
 //!
@@ -97,7 +100,8 @@
 //! answer is not for the reserve.
 //!
 //! A session has one request and one consumer. The consumer wants nothing between a withdrawal and the first check
-//! after it. Except for the reserve, all requests want the same number of items, and all sessions take the same kinds.
+//! after it. Except for the reserve, all requests want the same number of items. No more than one transaction removes a
+//! session from another registry at a time.
 //! A session that finds itself dead opens another session, which is one of the others in the model. Delayed items, dead
 //! letters, `pop` and limits on batches are not modeled. The search of `remove_requests` reads one request instead of
 //! the first 1,000, so that others are left for a later fulfillment.
@@ -150,6 +154,7 @@ const QUIET: Budget = Budget {
     long: 0,
     notices: 0,
     unknown: false,
+    stranger: false,
 };
 
 /// How many threads check one model.
@@ -172,9 +177,19 @@ fn deaths() -> Budget {
     }
 }
 
+/// Returns the bounds of a run in which one session takes items of another kind.
+fn strangers() -> Budget {
+    Budget {
+        arrivals: 1,
+        deaths: 1,
+        stranger: true,
+        ..QUIET
+    }
+}
+
 /// Visits every state that the protocol can reach, with requests for `wanted` items.
 fn check(wanted: usize, budget: Budget) {
-    let session_count = size(2, 3);
+    let session_count = if budget.stranger { 3 } else { size(2, 3) };
     let protocol = Protocol {
         functions: Arc::new(Functions::new(wanted, None, &budget)),
         session_count,
@@ -218,10 +233,10 @@ fn catch_in(
 ) {
     let protocol = Protocol {
         functions: Arc::new(Functions::new(1, bug, &budget)),
-        session_count: 2,
+        session_count: if budget.stranger { 3 } else { 2 },
         budget,
         policy_bug,
-        is_hurried: false,
+        is_hurried: budget.stranger,
     };
     let expected = HasDiscoveries::AnyOf(BTreeSet::from([property]));
     let checker = protocol.checker().finish_when(expected).spawn_bfs().join();
@@ -282,6 +297,7 @@ fn keeps_its_promises_whatever_happens_together() {
         long: 0,
         notices: 0,
         unknown: false,
+        stranger: false,
     };
     check(1, budget);
 }
@@ -378,6 +394,21 @@ fn keeps_its_promises_while_an_item_of_a_kind_that_no_session_takes_is_the_first
         ..deaths()
     };
     check(1, budget);
+}
+
+#[test]
+fn keeps_its_promises_while_a_session_takes_items_of_another_kind() {
+    check(1, strangers());
+}
+
+#[test]
+fn catches_a_removal_of_requests_that_notifies_nobody_in_another_registry() {
+    catch(Bug::NoSignalFromAfar, FINISHES, strangers());
+}
+
+#[test]
+fn catches_a_removal_of_requests_that_does_not_conflict_with_another_registry() {
+    catch(Bug::RegistryNotInConflict, FINISHES, strangers());
 }
 
 #[test]

@@ -16,7 +16,7 @@ type Measure = fn(&Protocol, &ModelState) -> usize;
 
 /// All kinds of work. When two states are compared, the first kind that differs decides: a step may create work of a
 /// later kind if it reduces work of an earlier kind.
-const MEASURES: [Measure; 11] = [
+const MEASURES: [Measure; 12] = [
     |protocol, state| {
         let reserves = sum(state, |state, session| reserve(protocol, state, session));
         state.budget.sum() + sum(state, haste) + reserves
@@ -24,13 +24,14 @@ const MEASURES: [Measure; 11] = [
     |_, state| usize::from(state.db.has(Key::Pause)),
     |_, state| notice(state),
     |_, state| sum(state, life),
-    |_, state| state.adrift.len(),
+    |_, state| doubtful(state),
     |_, state| sum(state, returns),
     |_, state| sum_of_items(state),
     |_, state| sum(state, registration),
     |_, state| sum(state, unnotified),
     |_, state| sum(state, signals),
     |protocol, state| sum(state, |state, session| memory(protocol, state, session)),
+    |_, state| sum(state, unremoved),
 ];
 
 /// Returns whether less work is left in `next` than in `last`.
@@ -101,6 +102,19 @@ fn life(state: &ModelState, session: usize) -> usize {
     process + 2 * in_database
 }
 
+/// The commits of which no process will learn the outcome, except for those that remove a session.
+fn doubtful(state: &ModelState) -> usize {
+    let removed = (0..SESSIONS).filter(|session| state.is_being_removed(*session));
+    state.adrift.len() - removed.count()
+}
+
+/// Whether a dead session has no transaction adrift that removes it. A commit makes such a transaction fail, and
+/// reduces another kind of work.
+fn unremoved(state: &ModelState, session: usize) -> usize {
+    let is_dead = state.db.get(Key::Session(session)) == DEAD;
+    usize::from(is_dead && !state.is_being_removed(session))
+}
+
 /// The items that a session must return. More are added only by a death, by the budget, or by a commit that was
 /// adrift.
 fn returns(state: &ModelState, session: usize) -> usize {
@@ -141,16 +155,15 @@ fn unnotified(state: &ModelState, session: usize) -> usize {
     usize::from(is_registered && state.db.get(Key::Grant(session)) == ABSENT)
 }
 
-/// The distance of a process from having notified the first request. Several processes may be about to do so.
+/// The distance of a process from having notified the first requests. Several processes may be about to do so.
 fn signals(state: &ModelState, session: usize) -> usize {
-    let Some(first) = (0..SESSIONS).find(|other| state.is_first(*other)) else {
-        return 0;
-    };
-    let is_signal = |staged: &Staged| staged.written(Key::Grant(first)) == Some(SIGNAL);
-    match &state.sessions[session].in_flight {
-        Some(staged) if is_signal(staged) => 1,
+    let is_signal = |staged: &Staged, to| staged.written(Key::Grant(to)) == Some(SIGNAL);
+    let firsts = (0..SESSIONS).filter(|other| state.is_first(*other));
+    let distances = firsts.map(|first| match &state.sessions[session].in_flight {
+        Some(staged) if is_signal(staged, first) => 1,
         _ => 2 * unnotified(state, first),
-    }
+    });
+    distances.sum()
 }
 
 /// The steps that a process plans. All of them may change at a commit, but every commit reduces another kind of work.

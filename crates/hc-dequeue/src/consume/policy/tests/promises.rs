@@ -113,12 +113,13 @@ fn is_finished(protocol: &Protocol, state: &ModelState) -> bool {
 }
 
 /// Returns whether there is a step that must happen: it uses nothing of the budget, it is not a step of a process that
-/// has fallen silent, and not a commit that may be lost.
+/// has fallen silent, and not a commit that may be lost. Without doubts, the commits adrift are those of transactions
+/// that remove a session, which any other session repeats.
 fn can_go_on(protocol: &Protocol, state: &ModelState) -> bool {
     let is_late = |me: usize| state.sessions[me].process != Process::Timely;
     let mut steps = protocol.steps(state);
     steps.retain(|step| match step {
-        ModelStep::Land(_) => false,
+        ModelStep::Land(_) => protocol.budget.doubts == 0,
         ModelStep::Dispatch(me, _) | ModelStep::Handle(me, ..) | ModelStep::Live(me, _) => {
             !is_late(*me)
         }

@@ -14,9 +14,11 @@ use microqueue::keyspace::{Bytes, Isolation, MessagePack, Transaction};
 use parking_lot::Mutex;
 
 use super::bug::{Bug, PlantedBug};
-use super::database::{ABSENT, Database, ITEMS, Key, Staged};
+use super::database::{ABSENT, Database, ITEMS, Key, STRANGER, Staged};
 use super::policy_bug::NOTHING_CHANGED;
-use super::rows::{HEARTBEAT, LEASE, Layout, NOTICED, Stored, item_id, request_id, session_id};
+use super::rows::{
+    HEARTBEAT, LEASE, Layout, NOTICED, Stored, item_id, request_id, session_id, strange,
+};
 use super::state::{Budget, ModelWatch};
 use crate::consume::dispatcher::check::{Check, Checked, Collected, check, collect_and_register};
 use crate::consume::policy::{Event, Scope};
@@ -122,7 +124,10 @@ pub(super) enum Action {
     /// `Sessions::end`.
     End,
     /// `reclaim::remove_requests` and `reclaim::remove_session`, in one transaction.
-    Remove,
+    Remove {
+        /// Whether the session that removes them has another registry.
+        from_afar: bool,
+    },
 }
 
 impl Action {
@@ -179,6 +184,8 @@ pub(super) struct Functions {
     queue: Queue<u8>,
     settings: Settings,
     fronts: Fronts,
+    /// Those of the [`STRANGER`].
+    strange_fronts: Fronts,
     decode: Box<Decode>,
     known: Mutex<BTreeMap<Database, Known>>,
 }
@@ -203,10 +210,8 @@ impl Functions {
             layout,
             queue,
             settings,
-            fronts: Fronts::new(
-                Duration::ZERO,
-                LaneMemory::taking(Kinds::unnamed(), Ring::beginning_at(0)),
-            ),
+            fronts: fronts_of(Kinds::unnamed()),
+            strange_fronts: fronts_of(strange()),
             decode: Box::new(|_, _| Ok(Value::new(0_u8))),
             known: Mutex::default(),
         }
@@ -269,13 +274,19 @@ impl Functions {
         };
         let mut recorded = tr.into_recorded();
         planted.change(db, &mut recorded);
-        if matches!(action, Action::ReturnItems | Action::Remove) {
+        if matches!(
+            action,
+            Action::ReturnItems | Action::Remove { from_afar: false }
+        ) {
             // The search for items and requests reads by snapshot. In the model it is in conflict, which saves a step.
             recorded.conflicts.extend_from_slice(&recorded.reads);
         }
         let staged = self.layout.staged(db, stored, &recorded);
         // Others commit in the step in which they begin.
-        let may_wait = matches!(action, Action::Take(_) | Action::Fulfill { .. });
+        let may_wait = matches!(
+            action,
+            Action::Take(_) | Action::Fulfill { .. } | Action::Remove { from_afar: true }
+        );
         let is_serializable = staged.is_none_or(|staged| staged.is_serializable());
         assert!(
             may_wait || is_serializable || self.bug.is_some(),
@@ -325,7 +336,12 @@ impl Functions {
                 changes.wake();
                 changes.stage(tr, keys);
             }
-            Action::Open => sessions.open(tr, name, LEASE, wall),
+            Action::Open => {
+                sessions.open(tr, name, LEASE, wall);
+                if let Some(kinds) = self.layout.kinds_of(session) {
+                    tr.set(&keys.session_kinds(name), kinds);
+                }
+            }
             Action::Beat => drop(sessions.beat(tr, name, LEASE, wall).await?),
             Action::End => sessions.end(tr, name).await?,
             Action::DeclareDead => {
@@ -335,8 +351,13 @@ impl Functions {
             Action::ReturnItems => {
                 reclaim_items(tr, keys, &self.settings, name).await?;
             }
-            Action::Remove => {
-                remove_requests(tr, keys, name).await?;
+            Action::Remove { from_afar } => {
+                let of_remover = match from_afar {
+                    true if session == STRANGER => STRANGER + 1,
+                    true => STRANGER,
+                    false => session,
+                };
+                remove_requests(tr, self.layout.keys_of(of_remover), name).await?;
                 if !remove_session(tr, keys, name).await? {
                     // `reclaim::reclaim_step` comes here only after everything that decodes was returned.
                     return Ok(Performed::Nothing);
@@ -374,7 +395,7 @@ impl Functions {
         session: usize,
         action: Action,
     ) -> Result<Event<()>> {
-        let keys = &*self.layout.keys;
+        let keys = self.layout.keys_of(session);
         let demand = self.demand(OwnDemand::of(action));
         let wanted = count_wanted(&demand);
         let name = session_id(session);
@@ -527,15 +548,23 @@ impl Functions {
 
     fn context<'a>(&'a self, session: usize, demand: &'a [Demand]) -> SessionContext<'a> {
         SessionContext {
-            keys: &self.layout.keys,
+            keys: self.layout.keys_of(session),
             settings: &self.settings,
             session: session_id(session),
             promotes: true,
             demand,
             decode: &*self.decode,
-            fronts: &self.fronts,
+            fronts: match self.layout.kinds_of(session) {
+                Some(_) => &self.strange_fronts,
+                None => &self.fronts,
+            },
         }
     }
+}
+
+fn fronts_of(kinds: Kinds) -> Fronts {
+    let lanes = LaneMemory::taking(kinds, Ring::beginning_at(0));
+    Fronts::new(Duration::ZERO, lanes)
 }
 
 /// What the caller of an action has learned.

@@ -148,7 +148,8 @@ impl ModelState {
 impl Representative for ModelState {
     fn representative(&self) -> Self {
         let mut order: [usize; SESSIONS] = std::array::from_fn(|session| session);
-        order.sort_by_key(|session| self.signature(*session));
+        let alike = usize::from(self.budget.stranger)..;
+        order[alike].sort_by_key(|session| self.signature(*session));
         let mut names: Names = [0; SESSIONS];
         for (name, session) in order.into_iter().enumerate() {
             names[session] = name;

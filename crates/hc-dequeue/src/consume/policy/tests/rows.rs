@@ -18,11 +18,11 @@ use microqueue::{Item, ItemId, StagedId};
 
 use super::database::{
     ABSENT, ALIVE, DEAD, Database, FIRST, ITEMS, Key, KeySet, PRESENT, SESSIONS, SIGNAL, STAMP,
-    Staged,
+    STRANGER, Staged,
 };
 use super::state::Budget;
 use crate::items::keys::Keys;
-use crate::items::kind::Kind;
+use crate::items::kind::{Kind, Kinds};
 use crate::items::part::Part;
 use crate::items::priority::Priority;
 use crate::items::priority::RANK_OF_SLOT;
@@ -55,6 +55,8 @@ pub(super) const NOTICED: &[u8] = b"noticed";
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) keys: Arc<Keys>,
+    /// The keys and the kinds of the [`STRANGER`], if there is one.
+    stranger: Option<(Keys, Vec<u8>)>,
     /// How many items a consumer wants.
     wanted: u32,
     /// Whether a lane may have a notice.
@@ -109,6 +111,11 @@ pub(super) fn unknown_key(keys: &Keys) -> Vec<u8> {
     unknown_id().key_in(keys.queued(Priority::DEFAULT).subspace())
 }
 
+/// Returns the kinds that the [`STRANGER`] takes.
+pub(super) fn strange() -> Kinds {
+    Kinds::new([Kind::new("strange").unwrap()].into())
+}
+
 /// Returns the id of a session.
 pub(super) fn session_id(session: usize) -> SessionId {
     SessionId([session as u8 + 1; 16])
@@ -143,12 +150,36 @@ fn record_of(deliveries: u8) -> Record {
 impl Layout {
     pub(super) fn new(wanted: usize, budget: &Budget) -> Self {
         let env = Environment::seeded(0, Arc::new(ManualClock::new()));
+        let keys = Arc::new(Keys::new(Subspace::from("Q"), env));
+        let kinds = budget.stranger.then(|| strange().to_row().unwrap());
         Self {
-            keys: Arc::new(Keys::new(Subspace::from("Q"), env)),
+            stranger: kinds.map(|kinds| (keys.of_kinds(Some(&kinds)), kinds)),
+            keys,
             wanted: wanted as u32,
             has_notices: budget.notices > 0,
             has_unknown: budget.unknown,
         }
+    }
+
+    /// Returns the keys with the registry of a session.
+    pub(super) fn keys_of(&self, session: usize) -> &Keys {
+        match &self.stranger {
+            Some((keys, _)) if session == STRANGER => keys,
+            _ => &self.keys,
+        }
+    }
+
+    /// Returns the kinds that a session stores, if it stores any.
+    pub(super) fn kinds_of(&self, session: usize) -> Option<&[u8]> {
+        let stranger = self.stranger.as_ref().filter(|_| session == STRANGER);
+        stranger.map(|(_, kinds)| &**kinds)
+    }
+
+    /// Returns a session of each registry.
+    fn of_registries(&self) -> impl Iterator<Item = usize> {
+        let others = [STRANGER + 1];
+        let stranger = self.stranger.as_ref().map(|_| STRANGER);
+        others.into_iter().chain(stranger)
     }
 
     fn notice(&self) -> Vec<u8> {
@@ -215,6 +246,9 @@ impl Layout {
         };
         if let Some(life) = life {
             keys.sessions.set_state(tr, name, life, LEASE);
+            if let Some(kinds) = self.kinds_of(session) {
+                tr.set(&keys.session_kinds(name), kinds);
+            }
         }
         if db.has(Key::Heartbeat(session)) {
             let stamp = Versionstamp::new(HEARTBEAT, 0);
@@ -228,7 +262,8 @@ impl Layout {
         };
         let id = request_id(db, session);
         if db.has(Key::Request(session)) {
-            keys.requests.insert(tr, &id, &request).unwrap();
+            let registry = &self.keys_of(session).requests;
+            registry.insert(tr, &id, &request).unwrap();
         }
         let held = |item| match db.get(Key::Held(session, item)) {
             ABSENT => None,
@@ -268,14 +303,16 @@ impl Layout {
                 _ => request,
             };
             let (begin, end) = keys.grants(name);
+            let registered = self.keys_of(session).request(&registered);
             places.extend([
                 (Key::Session(session), Span::key(&keys.sessions.state(name))),
+                (Key::Session(session), Span::key(&keys.session_kinds(name))),
                 (
                     Key::Heartbeat(session),
                     Span::key(&keys.sessions.heartbeat(name)),
                 ),
-                (Key::Request(session), Span::key(&keys.request(&registered))),
-                (Key::Ahead(session), Span::key(&keys.request(&registered))),
+                (Key::Request(session), Span::key(&registered)),
+                (Key::Ahead(session), Span::key(&registered)),
                 (Key::Grant(session), Span { begin, end }),
             ]);
             for item in 0..ITEMS {
@@ -331,6 +368,9 @@ impl Layout {
                 let is_alive = state.life == Life::Alive;
                 db.set(Key::Session(session), if is_alive { ALIVE } else { DEAD });
             }
+            for row in read(of_key(keys.session_kinds(name))) {
+                assert_eq!(Some(row.value()), self.kinds_of(session));
+            }
             for _ in read(of_key(keys.sessions.heartbeat(name))) {
                 db.set(Key::Heartbeat(session), PRESENT);
             }
@@ -355,8 +395,14 @@ impl Layout {
             }
             db.set(Key::Grant(session), grant);
         }
-        for (rank, row) in (FIRST..).zip(read(keys.part(Part::Requests))) {
-            let request = keys.requests.decode(&row).unwrap().value;
+        let mut requests = Vec::new();
+        for registry in self.of_registries() {
+            let registry = &self.keys_of(registry).requests;
+            let rows = read(registry.subspace().range());
+            requests.extend(rows.iter().map(|row| registry.decode(row).unwrap()));
+        }
+        requests.sort_unstable_by_key(|request| request.id);
+        for (rank, Item { value: request, .. }) in (FIRST..).zip(requests) {
             let session = session_of(request.session);
             assert!(!db.has(Key::Request(session)), "a session has one request");
             db.set(Key::Request(session), rank);
@@ -405,17 +451,17 @@ impl Layout {
                     written.insert_all(stored.keys_in([span].into_iter()));
                 }
                 Write::Append(prefix, value) => {
-                    let key =
-                        if prefix.starts_with(self.keys.requests.subspace().bytes()) {
-                            registers = true;
-                            self.keys.request(&id(NEXT))
-                        } else {
-                            assert!(prefix.starts_with(
-                                self.keys.queued(Priority::DEFAULT).subspace().bytes()
-                            ));
-                            item_id(next_item(db))
-                                .key_in(self.keys.queued(Priority::DEFAULT).subspace())
-                        };
+                    let mut registries = self.of_registries().map(|of| self.keys_of(of));
+                    let registry =
+                        registries.find(|of| prefix.starts_with(of.requests.subspace().bytes()));
+                    let key = if let Some(registry) = registry {
+                        registers = true;
+                        registry.request(&id(NEXT))
+                    } else {
+                        let queued = self.keys.queued(Priority::DEFAULT);
+                        assert!(prefix.starts_with(queued.subspace().bytes()));
+                        item_id(next_item(db)).key_in(queued.subspace())
+                    };
                     rows.insert(key.into(), value.clone().into());
                 }
             }

@@ -1,6 +1,6 @@
 //! A state of the model: committed data, transactions in flight, and the memory of each process.
 
-use super::database::{ABSENT, Database, FIRST, ITEMS, Key, SESSIONS, SIGNAL, Staged};
+use super::database::{ABSENT, Database, ITEMS, Key, SESSIONS, SIGNAL, STRANGER, Staged};
 use super::dispatcher::pace;
 use super::policy_bug::{BuggyPolicy, PolicyBug};
 use super::protocol::{Action, Functions, OwnDemand};
@@ -37,6 +37,8 @@ pub(super) struct Budget {
     pub(super) notices: usize,
     /// Whether an item of a kind that no session takes is the first in the queue, from the beginning to the end.
     pub(super) unknown: bool,
+    /// Whether the session [`STRANGER`] takes items of a kind of which none comes. Its registry is its own.
+    pub(super) stranger: bool,
 }
 
 impl Budget {
@@ -311,9 +313,25 @@ impl ModelState {
         self.sessions[session].demand = demand;
     }
 
-    /// Returns whether the session's request is the first.
+    /// Returns whether the session's request is the first in its registry.
     pub(super) fn is_first(&self, session: usize) -> bool {
-        self.db.get(Key::Request(session)) == FIRST
+        let rank = |session| self.db.get(Key::Request(session));
+        let mut others = (0..SESSIONS).filter(|other| {
+            self.is_stranger(*other) == self.is_stranger(session)
+                && self.db.has(Key::Request(*other))
+        });
+        self.db.has(Key::Request(session)) && others.all(|other| rank(session) <= rank(other))
+    }
+
+    /// Returns whether the session takes items of another kind than the others.
+    pub(super) fn is_stranger(&self, session: usize) -> bool {
+        self.budget.stranger && session == STRANGER
+    }
+
+    /// Returns whether a transaction that removes the session is adrift.
+    pub(super) fn is_being_removed(&self, session: usize) -> bool {
+        let removes = |staged: &Staged| staged.written(Key::Session(session)) == Some(ABSENT);
+        self.adrift.iter().any(removes)
     }
 
     /// Returns whether the session has no request, no answer and no delivery.
