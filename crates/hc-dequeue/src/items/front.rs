@@ -5,8 +5,9 @@
 //! leave it out. What comes before the range or after it is seen at once.
 //!
 //! An item may come back to a place in the range, or a row may be repaired. So the session searches the range again
-//! after a while, in steps, beside its other reads. A session that has left the range out since the last search owes
-//! one more before it sleeps for long.
+//! after a while, in steps, beside its other reads. Whatever puts an item there writes the wake stamp of the queue: a
+//! session that has left the range out at another stamp than that of the last search owes one more before it sleeps for
+//! long.
 //!
 //! More than 16 rows, or 64 KiB of them, are remembered. They are searched again at most once in a second, or in the
 //! poll interval if that is shorter, and for at most a ninth of the time.
@@ -15,10 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use microqueue::keyspace::transaction::key_after;
-use microqueue::keyspace::{KeyValue, Transaction};
+use microqueue::keyspace::{Bytes, Isolation, KeyValue, Transaction};
 use parking_lot::Mutex;
 
 use crate::items::error::Result;
+use crate::items::keys::Keys;
 use crate::items::scan::{FirstItems, ReadLimit, Scan, Skip, Skipped, scan};
 
 /// The largest numbers of rows and bytes at the front that each read skips again.
@@ -60,6 +62,12 @@ struct Counted {
 }
 
 impl Counted {
+    fn of(skipped: &Skipped) -> Self {
+        let mut counted = Self::default();
+        counted.add(skipped);
+        counted
+    }
+
     fn add(&mut self, skipped: &Skipped) {
         self.rows += skipped.rows;
         self.unreadable += skipped.unreadable;
@@ -79,10 +87,12 @@ struct Hidden {
     end: Vec<u8>,
     /// When its first row was found.
     found: Duration,
-    /// When the next search begins. `None` until its last row was found.
+    /// When the next search may begin. `None` until its last row was found.
     due: Option<Duration>,
     search: Option<Search>,
-    /// Whether a read has left the range out since the last search.
+    /// The wake stamp at the begin of the last search that has ended.
+    searched: Option<Bytes>,
+    /// Whether the last read has left the range out although the wake stamp is another one.
     is_owed: bool,
 }
 
@@ -90,31 +100,61 @@ struct Hidden {
 #[derive(Debug, Clone)]
 struct Search {
     began: Duration,
+    /// The wake stamp then.
+    stamp: Bytes,
     /// Where its next step begins, and where it ends.
     cursor: Vec<u8>,
     end: Vec<u8>,
+    /// Whether its last step has found an item, behind which it goes on when the item is gone.
+    has_item: bool,
     /// The first row that it has skipped.
-    first: Option<Vec<u8>>,
+    first: Option<Bytes>,
     skipped: Counted,
 }
 
 impl Hidden {
-    /// Returns the next step of the search, if it is due.
-    fn step(&mut self, now: Duration) -> Option<KeyRange> {
-        if self.search.is_none() {
-            if self.due.is_none_or(|due| now < due) {
-                return None;
-            }
-            self.search = Some(Search {
+    /// Returns a range that begins with these rows, and goes on behind them.
+    fn beginning_with(skipped: &Skipped, now: Duration) -> Option<Self> {
+        Some(Self {
+            begin: skipped.first.as_ref()?.to_vec(),
+            end: key_after(skipped.last.as_ref()?),
+            found: now,
+            due: None,
+            search: None,
+            searched: None,
+            is_owed: false,
+        })
+    }
+
+    /// Returns the next step of the search, if it is due. If the last one has found an item, and there may be others
+    /// before it since then, the search begins again.
+    fn step(&mut self, now: Duration, stamp: &Bytes) -> Option<KeyRange> {
+        let is_due = self.due.is_some_and(|due| due <= now);
+        let goes_on = |search: &Search| !(search.has_item && is_due && search.stamp != *stamp);
+        let search = match self.search.take() {
+            Some(search) if goes_on(&search) => Search {
+                // It does not search while it waits for the item to go.
+                began: if search.has_item { now } else { search.began },
+                ..search
+            },
+            _ if is_due => Search {
                 began: now,
+                stamp: stamp.clone(),
                 cursor: self.begin.clone(),
                 end: self.end.clone(),
+                has_item: false,
                 first: None,
                 skipped: Counted::default(),
-            });
-        }
-        let search = self.search.as_ref()?;
-        Some((search.cursor.clone(), search.end.clone()))
+            },
+            _ => {
+                self.is_owed = self.searched.as_ref() != Some(stamp);
+                return None;
+            }
+        };
+        self.is_owed = search.stamp != *stamp;
+        let step = (search.cursor.clone(), search.end.clone());
+        self.search = Some(search);
+        Some(step)
     }
 }
 
@@ -135,17 +175,18 @@ impl Front {
     pub(crate) async fn read<I>(
         &self,
         tr: &impl Transaction,
-        now: Duration,
+        keys: &Keys,
         (front, end): KeyRange,
         max: ReadLimit,
         decode: impl Fn(&KeyValue) -> Result<I, Skip>,
     ) -> Result<FirstItems<I>> {
-        let hidden = if self.is_known() {
-            self.plan(now)
+        let now = keys.env.now();
+        let stamp = if self.hides_rows() {
+            tr.get(&keys.wake(), Isolation::Snapshot).await?
         } else {
             None
         };
-        let Some((hidden, step)) = hidden else {
+        let Some((hidden, step)) = self.plan(now, &stamp.unwrap_or_default()) else {
             let scan = scan(tr, (front, end), max, &decode).await?;
             if scan.led.rows > 0 || self.is_known() {
                 self.note_first(now, &scan);
@@ -153,15 +194,25 @@ impl Front {
             return Ok(scan.found);
         };
         let mut found = FirstItems::none();
-        let before = (front.clone(), hidden.begin.clone());
-        let before = Self::extend(tr, &mut found, before, max, &decode).await?;
+        let mut left = max;
+        let before = (front.clone(), hidden.begin.min(end.clone()));
+        let before = Self::extend(tr, &mut found, &mut left, before, &decode).await?;
         let again = match step {
-            Some(step) => Self::extend(tr, &mut found, step, max, &decode).await?,
+            Some((begin, last)) => {
+                // A step is taken also if there are enough items before the range.
+                let mut own = left.at_least_one();
+                let is_whole = last <= end;
+                let step = (begin.max(front.clone()), last.min(end.clone()));
+                let again = Self::extend(tr, &mut found, &mut own, step, &decode).await?;
+                left = left.min(own);
+                again.map(|led| Step { led, is_whole })
+            }
             None => None,
         };
-        let after = (hidden.end.clone().max(front), end);
-        let after = Self::extend(tr, &mut found, after, max, &decode).await?;
+        let after = (hidden.end.max(front), end);
+        let after = Self::extend(tr, &mut found, &mut left, after, &decode).await?;
         let is_searching = self.note(now, before, again, after);
+        found.items.truncate(max.items);
         found.is_complete = !found.items.is_empty() || found.is_complete && !is_searching;
         Ok(found)
     }
@@ -170,21 +221,15 @@ impl Front {
     async fn extend<I>(
         tr: &impl Transaction,
         found: &mut FirstItems<I>,
+        left: &mut ReadLimit,
         (begin, end): KeyRange,
-        max: ReadLimit,
         decode: impl Fn(&KeyValue) -> Result<I, Skip>,
     ) -> Result<Option<Led>> {
-        let Some(missing) = max.items.checked_sub(found.items.len()).filter(|n| *n > 0) else {
-            return Ok(None);
-        };
-        if begin >= end {
+        if left.items == 0 || left.row_bytes == 0 || begin >= end {
             return Ok(None);
         }
-        let max = ReadLimit {
-            items: missing,
-            ..max
-        };
-        let scan = scan(tr, (begin, end), max, decode).await?;
+        let scan = scan(tr, (begin, end), *left, decode).await?;
+        *left = scan.left;
         found.is_complete &= scan.found.is_complete;
         let led = Led {
             skipped: scan.led,
@@ -205,7 +250,13 @@ impl Front {
         self.is_known.load(Ordering::Relaxed)
     }
 
-    /// Returns in which time the session must search before it may sleep for long, if it must.
+    /// Returns whether reads leave a range out.
+    fn hides_rows(&self) -> bool {
+        self.is_known() && self.state.lock().hidden.is_some()
+    }
+
+    /// Returns in which time the session must search before it may sleep for long, if it must. A search that was due
+    /// and has not ended is tried again after a rest.
     pub(crate) fn owed_in(&self, now: Duration) -> Option<Duration> {
         if !self.is_known() {
             return None;
@@ -215,15 +266,18 @@ impl Front {
         if !hidden.is_owed {
             return None;
         }
-        hidden.due.map(|due| due.saturating_sub(now))
+        let due = hidden.due?;
+        Some(if due > now { due - now } else { self.rest })
     }
 
     /// Returns the range that the next read leaves out, and the step of the search that it takes.
-    fn plan(&self, now: Duration) -> Option<(Hidden, Option<KeyRange>)> {
+    fn plan(&self, now: Duration, stamp: &Bytes) -> Option<(Hidden, Option<KeyRange>)> {
+        if !self.is_known() {
+            return None;
+        }
         let mut state = self.state.lock();
         let hidden = state.hidden.as_mut()?;
-        let step = hidden.step(now);
-        hidden.is_owed |= step.is_none();
+        let step = hidden.step(now, stamp);
         Some((hidden.clone(), step))
     }
 
@@ -237,23 +291,15 @@ impl Front {
     /// Notes what a read from the front has skipped, while no range was left out.
     fn note_first<I>(&self, now: Duration, scan: &Scan<I>) {
         let mut state = self.state.lock();
-        state.skipped = Counted::default();
-        state.skipped.add(&scan.led);
-        let is_short = state.skipped.are_few() && scan.found.is_complete;
-        state.hidden = match (&scan.led.first, &scan.led.last) {
-            (Some(first), Some(last)) if !is_short => Some(Hidden {
-                begin: first.to_vec(),
-                end: key_after(last),
-                found: now,
-                due: if scan.found.is_complete {
-                    Some(now.saturating_add(self.rest))
-                } else {
-                    None
-                },
-                search: None,
-                is_owed: false,
-            }),
-            _ => None,
+        state.skipped = Counted::of(&scan.led);
+        let is_complete = scan.found.is_complete;
+        state.hidden = if state.skipped.are_few() && is_complete {
+            None
+        } else {
+            Hidden::beginning_with(&scan.led, now).map(|hidden| Hidden {
+                due: is_complete.then(|| now.saturating_add(self.rest)),
+                ..hidden
+            })
         };
         self.is_known
             .store(state.skipped.rows > 0, Ordering::Relaxed);
@@ -265,7 +311,7 @@ impl Front {
         &self,
         now: Duration,
         before: Option<Led>,
-        again: Option<Led>,
+        again: Option<Step>,
         after: Option<Led>,
     ) -> bool {
         let mut state = self.state.lock();
@@ -273,13 +319,20 @@ impl Front {
         let Some(range) = hidden else {
             return false;
         };
-        if let Some(led) = before
-            && let Some(first) = &led.skipped.first
-            && !led.has_items
-            && led.is_complete
-        {
-            range.begin = first.to_vec();
-            skipped.add(&led.skipped);
+        if let Some(led) = before {
+            let counted = Counted::of(&led.skipped);
+            if !counted.are_few() && (led.has_items || !led.is_complete) {
+                // These are the rows at the front now. The next reads find the others behind them.
+                *skipped = counted;
+                *hidden = Hidden::beginning_with(&led.skipped, now);
+                return false;
+            }
+            if let Some(first) = &led.skipped.first
+                && !led.has_items
+            {
+                range.begin = first.to_vec();
+                skipped.add(&led.skipped);
+            }
         }
         if let Some(led) = after {
             if let Some(last) = &led.skipped.last {
@@ -293,29 +346,37 @@ impl Front {
                 range.due = Some(self.rest_after(range.found, now));
             }
         }
-        if let Some(led) = again
-            && let Some(search) = &mut range.search
-        {
-            search.skipped.add(&led.skipped);
-            search.first = search.first.take().or(led.skipped.first.map(Into::into));
-            if let Some(last) = &led.skipped.last {
-                search.cursor = key_after(last);
-            }
-            if led.has_items || !led.is_complete {
-                return !led.has_items;
-            }
-            range.due = Some(self.rest_after(search.began, now));
-            range.is_owed = false;
-            *skipped = search.skipped;
-            if let Some(first) = search.first.take() {
-                range.begin = first;
-            }
-            range.search = None;
-            if skipped.are_few() {
-                *hidden = None;
-            }
-            self.is_known.store(skipped.rows > 0, Ordering::Relaxed);
+        let (Some(step), Some(search)) = (again, &mut range.search) else {
+            return false;
+        };
+        let Step { led, is_whole } = step;
+        search.skipped.add(&led.skipped);
+        if search.first.is_none() {
+            search.first.clone_from(&led.skipped.first);
         }
+        if let Some(last) = &led.skipped.last {
+            search.cursor = key_after(last);
+        }
+        let had_item = std::mem::replace(&mut search.has_item, led.has_items);
+        if !led.has_items && (!led.is_complete || !is_whole) {
+            return is_whole;
+        }
+        if !had_item || !led.has_items {
+            range.due = Some(self.rest_after(search.began, now));
+        }
+        if led.has_items {
+            return false;
+        }
+        *skipped = search.skipped;
+        if let Some(first) = search.first.take() {
+            range.begin = first.to_vec();
+        }
+        range.searched = Some(search.stamp.clone());
+        range.search = None;
+        if skipped.are_few() {
+            *hidden = None;
+        }
+        self.is_known.store(skipped.rows > 0, Ordering::Relaxed);
         false
     }
 }
@@ -327,179 +388,12 @@ struct Led {
     is_complete: bool,
 }
 
-#[cfg(test)]
-mod tests {
-    use microqueue::keyspace::{Database, OwnedTransaction, Store};
-
-    use super::*;
-
-    const INTERVAL: Duration = Duration::from_secs(1);
-
-    /// A part whose items have the value 1. Other values do not decode.
-    struct TestPart {
-        db: Store,
-        front: Front,
-    }
-
-    impl TestPart {
-        fn new() -> Self {
-            Self {
-                db: microqueue::keyspace::open("memory:").unwrap(),
-                front: Front::new(INTERVAL),
-            }
-        }
-
-        async fn set(&self, keys: impl IntoIterator<Item = u32>, value: &[u8]) {
-            let mut tr = self.db.begin().unwrap();
-            for key in keys {
-                tr.set(&key.to_be_bytes(), value);
-            }
-            tr.commit().await.unwrap();
-        }
-
-        /// Reads until it has found items. Returns the keys of the items, and how often it has read.
-        async fn read(&self, now: Duration, limit: usize) -> (Vec<u32>, usize) {
-            let range = || (vec![], vec![0xff]);
-            let max = ReadLimit {
-                items: limit,
-                row_bytes: usize::MAX,
-            };
-            let decode = |row: &KeyValue| {
-                let key = u32::from_be_bytes(row.key().try_into().unwrap());
-                if row.value() == [1] {
-                    Ok(key)
-                } else {
-                    Err(Skip::Unreadable)
-                }
-            };
-            for reads in 1.. {
-                let tr = self.db.begin().unwrap();
-                let found = self
-                    .front
-                    .read(&tr, now, range(), max, decode)
-                    .await
-                    .unwrap();
-                if found.is_complete {
-                    return (found.items, reads);
-                }
-                assert!(found.items.is_empty() && reads < 100);
-            }
-            unreachable!("it returns")
-        }
-
-        fn rows(&self) -> usize {
-            self.front.state.lock().skipped.rows
-        }
-    }
-
-    #[tokio::test]
-    async fn a_few_rows_that_do_not_decode_are_skipped_by_each_read() {
-        let part = TestPart::new();
-        part.set(0..40, &[1]).await;
-        let bad = [0, 1, 4, 9, 10, 11, 39];
-        part.set(bad, &[2]).await;
-        for limit in 1..40 {
-            let expected: Vec<_> = (0..40)
-                .filter(|key| !bad.contains(key))
-                .take(limit)
-                .collect();
-            assert_eq!(part.read(Duration::ZERO, limit).await, (expected, 1));
-            assert_eq!(part.rows(), 2);
-        }
-        // An item at the front is seen at once.
-        part.set([1], &[1]).await;
-        assert_eq!(part.read(Duration::ZERO, 1).await, (vec![1], 1));
-        part.set([0], &[1]).await;
-        assert_eq!(part.read(Duration::ZERO, 1).await, (vec![0], 1));
-        assert_eq!(part.rows(), 0);
-        assert!(!part.front.is_known.load(Ordering::Relaxed));
-    }
-
-    #[tokio::test]
-    async fn many_rows_that_do_not_decode_are_read_in_steps_and_then_once_in_a_while() {
-        const BAD: u32 = 2_500;
-        let part = TestPart::new();
-        part.set(10..BAD, &[2]).await;
-        part.set(BAD..BAD + 3, &[1]).await;
-        let mut now = INTERVAL;
-        assert_eq!(part.read(now, 2).await, (vec![BAD, BAD + 1], 3));
-        assert_eq!(part.rows(), BAD as usize - 10);
-        // The next reads do not see what comes among them, until a second has passed.
-        part.set([17], &[1]).await;
-        for _ in 0..2 {
-            assert_eq!(part.read(now, 1).await, (vec![BAD], 1));
-            now += INTERVAL / 2 - Duration::from_millis(1);
-        }
-        // But what comes before them.
-        part.set([7], &[1]).await;
-        assert_eq!(part.read(now, 2).await, (vec![7, BAD], 1));
-        now += Duration::from_millis(2);
-        assert_eq!(part.read(now, 4).await, (vec![7, 17, BAD, BAD + 1], 1));
-        // As long as it is there.
-        assert_eq!(part.read(now, 2).await, (vec![7, 17], 1));
-        part.set([7, 17], &[2]).await;
-        // What comes after the rows is granted while the search goes on.
-        for _ in 0..2 {
-            assert_eq!(part.read(now, 1).await, (vec![BAD], 1));
-        }
-        // Also if nothing is left.
-        part.set(BAD..BAD + 3, &[2]).await;
-        part.read(now, 1).await;
-        assert_eq!(part.read(now, 1).await, (vec![], 1));
-        assert_eq!(part.rows(), BAD as usize + 3 - 10 + 1);
-        part.set([100], &[1]).await;
-        assert_eq!(part.read(now, 1).await, (vec![], 1));
-        now += INTERVAL;
-        assert_eq!(part.read(now, 1).await, (vec![100], 1));
-    }
-
-    #[tokio::test]
-    async fn rows_with_many_bytes_count_as_many() {
-        let part = TestPart::new();
-        part.set(1..15, &[2; 90_000]).await;
-        part.set([20], &[1]).await;
-        assert_eq!(part.read(INTERVAL, 1).await, (vec![20], 2));
-        part.set([3], &[1]).await;
-        assert_eq!(part.read(INTERVAL, 1).await, (vec![20], 1));
-        assert_eq!(part.read(2 * INTERVAL, 1).await, (vec![3], 1));
-    }
-
-    #[tokio::test]
-    async fn a_slow_search_is_repeated_less_often() {
-        let part = TestPart::new();
-        part.set(0..1_500, &[2]).await;
-        let read = async |now| {
-            let range = (vec![], vec![0xff]);
-            let max = ReadLimit {
-                items: 1,
-                row_bytes: usize::MAX,
-            };
-            let tr = part.db.begin().unwrap();
-            let decode = |_: &KeyValue| Err::<(), _>(Skip::Unreadable);
-            let found = part.front.read(&tr, now, range, max, decode);
-            found.await.unwrap().is_complete
-        };
-        assert!(!read(INTERVAL).await);
-        // The search goes on, however long it takes.
-        assert!(read(INTERVAL * 11).await);
-        part.set([500], &[1]).await;
-        let rests = INTERVAL * 90;
-        let searches = INTERVAL * 91;
-        assert_eq!(part.read(rests, 1).await, (vec![], 1));
-        assert_eq!(part.read(searches, 1).await, (vec![500], 1));
-    }
-
-    #[tokio::test]
-    async fn a_read_that_leaves_rows_out_owes_a_search() {
-        let part = TestPart::new();
-        assert_eq!(part.front.owed_in(INTERVAL), None);
-        part.set(0..100, &[2]).await;
-        assert_eq!(part.read(INTERVAL, 1).await, (vec![], 1));
-        assert_eq!(part.front.owed_in(INTERVAL), None);
-        let later = INTERVAL * 3 / 2;
-        assert_eq!(part.read(later, 1).await, (vec![], 1));
-        assert_eq!(part.front.owed_in(later), Some(INTERVAL / 2));
-        assert_eq!(part.read(INTERVAL * 2, 1).await, (vec![], 1));
-        assert_eq!(part.front.owed_in(INTERVAL * 2), None);
-    }
+/// A step of a search.
+struct Step {
+    led: Led,
+    /// Whether the read could take it up to its end.
+    is_whole: bool,
 }
+
+#[cfg(test)]
+mod tests;

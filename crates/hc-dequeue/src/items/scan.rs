@@ -24,6 +24,24 @@ pub(crate) struct ReadLimit {
     pub(crate) row_bytes: usize,
 }
 
+impl ReadLimit {
+    /// Returns the limit of a read of at least one item.
+    pub(crate) fn at_least_one(self) -> Self {
+        Self {
+            items: self.items.max(1),
+            row_bytes: self.row_bytes.max(1),
+        }
+    }
+
+    /// Returns the limit of a read to which both limits apply.
+    pub(crate) fn min(self, other: Self) -> Self {
+        Self {
+            items: self.items.min(other.items),
+            row_bytes: self.row_bytes.min(other.row_bytes),
+        }
+    }
+}
+
 /// The first items that a read has found.
 #[derive(Debug)]
 pub(crate) struct FirstItems<I> {
@@ -81,6 +99,8 @@ pub(crate) struct Scan<I> {
     pub(crate) found: FirstItems<I>,
     /// The rows before the first item.
     pub(crate) led: Skipped,
+    /// How much more the read could have returned.
+    pub(crate) left: ReadLimit,
 }
 
 /// Reads the first items between two keys, and skips other rows. For parts in which few rows do not decode; a
@@ -111,11 +131,11 @@ pub(crate) async fn scan<I>(
     let mut scan = Scan {
         found: FirstItems::none(),
         led: Skipped::default(),
+        left: max,
     };
     let mut skipped = Skipped::default();
-    let mut bytes_left = max.row_bytes;
     let mut rows = max.items;
-    while scan.found.items.len() < max.items && begin < end {
+    while scan.left.items > 0 && begin < end {
         let query = RangeQuery::keys(begin, end.clone())
             .limit(rows)
             .mode(StreamingMode::WantAll);
@@ -123,13 +143,16 @@ pub(crate) async fn scan<I>(
         let mut is_over = false;
         let mut last = None;
         let items = &mut scan.found.items;
+        let left = &mut scan.left;
         let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
             rows_read += 1;
             match decode(&row) {
                 Ok(item) => {
                     items.push(item);
-                    bytes_left = bytes_left.saturating_sub(row.key().len() + row.value().len());
-                    is_over = bytes_left == 0 || items.len() == max.items;
+                    let bytes = row.key().len() + row.value().len();
+                    left.row_bytes = left.row_bytes.saturating_sub(bytes);
+                    left.items -= 1;
+                    is_over = left.row_bytes == 0 || left.items == 0;
                 }
                 Err(why) => {
                     skipped.add(&row, why);

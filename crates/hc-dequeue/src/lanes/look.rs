@@ -33,7 +33,7 @@ const SPARE_NOTICES: usize = 16;
 const MAX_LANES: usize = 128;
 
 /// How many rows of a lane a look skips. Items behind them are not found.
-const MAX_SKIPPED_ROWS: usize = 1_000;
+const MAX_SKIPPED_OF_LANE: usize = 1_000;
 
 impl Waiting for Item<Record> {
     fn rank(&self) -> u8 {
@@ -115,14 +115,17 @@ pub(crate) async fn first_notices(
         items: max,
         row_bytes: usize::MAX,
     };
-    let read = async |range| Ok::<_, Error>(scan(tr, range, limit, parse).await?.found.items);
+    let read = async |range| Ok::<_, Error>(scan(tr, range, limit, parse).await?.found);
     let (first, end) = keys.part(Part::Notices);
     if let Some(crowded) = memory.crowded() {
         let (begin, end) = keys.notices(crowded);
         let place = place_of_notices(keys, memory, crowded);
-        let (mut notices, after) = try_join!(read((first.clone(), begin)), read((place, end)))?;
-        if notices.len() < max && after.len() == max {
-            notices.extend(after);
+        let (before, after) = try_join!(read((first.clone(), begin)), read((place, end)))?;
+        // Otherwise, many notices that the session passes over may hide others of a higher level.
+        let is_complete = before.is_complete && before.items.len() < max;
+        if is_complete && after.items.len() == max {
+            let mut notices = before.items;
+            notices.extend(after.items);
             return Ok(Notices {
                 notices,
                 cut: Some(crowded),
@@ -130,7 +133,7 @@ pub(crate) async fn first_notices(
             });
         }
     }
-    let front = memory.notices.read(tr, now, (first, end), limit, parse);
+    let front = memory.notices.read(tr, keys, (first, end), limit, parse);
     let FirstItems {
         items: mut notices,
         is_complete,
@@ -150,8 +153,9 @@ pub(crate) async fn first_notices(
     let at_front = notices.split_off(notices.partition_point(|notice| notice.rank < crowded));
     let (begin, end) = keys.notices(crowded);
     let place = place_of_notices(keys, memory, crowded);
-    let (mut in_turn, before) = try_join!(read((place.clone(), end)), read((begin, place)))?;
-    in_turn.extend(before);
+    let (in_turn, before) = try_join!(read((place.clone(), end)), read((begin, place)))?;
+    let mut in_turn = in_turn.items;
+    in_turn.extend(before.items);
     if in_turn.len() < max {
         // These reads end early among many notices that the session passes over. The first read has left them out.
         let known: BTreeSet<_> = in_turn.iter().map(|notice| notice.lane.clone()).collect();
@@ -461,7 +465,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
     async fn read_on(&mut self, id: LaneId, missing: usize) -> Result<()> {
         let (_, end) = self.keys.lane(&id.group).range();
         let state = &self.look.states[&id];
-        let limit = missing.max(state.skipped).min(MAX_SKIPPED_ROWS);
+        let limit = missing.max(state.skipped).min(MAX_SKIPPED_OF_LANE);
         let page = page(self.tr, state.next.clone(), end, limit).await?;
         let limits = self.look.limits.of(&id.group);
         let read = self.choose(page, 0, usize::MAX, limits);
@@ -470,7 +474,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         state.next = read.next;
         state.skips_slot |= read.skips_slot;
         state.skipped += read.skipped;
-        let is_over = read.items.is_empty() && state.skipped >= MAX_SKIPPED_ROWS;
+        let is_over = read.items.is_empty() && state.skipped >= MAX_SKIPPED_OF_LANE;
         walk.change(id, |lane| {
             lane.items.extend(read.items);
             lane.has_more = read.has_more && !is_over;

@@ -13,9 +13,8 @@ use crate::lanes::LaneMemory;
 #[derive(Debug)]
 pub(crate) struct Fronts {
     pub(crate) queued: Front,
+    /// Of reads of the delayed items that are due, and of all.
     pub(crate) delayed: Front,
-    /// The delayed items that are not due, too.
-    pub(crate) upcoming: Front,
     pub(crate) lanes: LaneMemory,
 }
 
@@ -25,7 +24,6 @@ impl Fronts {
         Self {
             queued: Front::new(interval),
             delayed: Front::new(interval),
-            upcoming: Front::new(interval),
             lanes,
         }
     }
@@ -37,7 +35,7 @@ impl Fronts {
 
     /// Returns in which time the session must search a front again before it may sleep for long, if it must.
     pub(crate) fn owed_in(&self, now: Duration) -> Option<Duration> {
-        let fronts = [&self.queued, &self.delayed, &self.upcoming];
+        let fronts = [&self.queued, &self.delayed];
         let owed = fronts.into_iter().filter_map(|front| front.owed_in(now));
         owed.chain(self.lanes.owed_in(now)).min()
     }

@@ -12,7 +12,6 @@ use crate::items::MAX_STEP_BYTES;
 use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::find::Location;
-use crate::items::front::Front;
 use crate::items::places::{put_queued, take_out};
 use crate::items::record::Record;
 use crate::items::scan::{FirstItems, ReadLimit, Skip};
@@ -123,7 +122,7 @@ pub(crate) async fn queued(
             }
         };
         let range = keys.lanes_and_items();
-        let found = front.read(tr, now, range, max, decode).await?;
+        let found = front.read(tr, keys, range, max, decode).await?;
         let rows = found.items.len();
         lanes.note_parked(matches!(found.items.first(), Some(First::Parked)));
         let items = found.items.into_iter().map_while(|first| match first {
@@ -148,7 +147,7 @@ pub(crate) async fn queued(
     let (mut notices, parked, found) = try_join!(
         first_notices(tr, keys, lanes, limit),
         first_parked(tr, keys, lanes),
-        front.read(tr, now, range, max, decode)
+        front.read(tr, keys, range, max, decode)
     )?;
     lanes.note_notices(now, !notices.is_empty());
     notices.due = parked.due;
@@ -167,11 +166,10 @@ pub(crate) struct DelayedItem {
     item: Item<Record>,
 }
 
-/// Reads the first delayed items between two keys, whose front the session remembers.
+/// Reads the first delayed items between two keys.
 pub(crate) async fn delayed(
     tr: &impl Transaction,
     context: SessionContext<'_>,
-    front: &Front,
     range: (Vec<u8>, Vec<u8>),
     max: ReadLimit,
 ) -> Result<FirstItems<DelayedItem>> {
@@ -183,7 +181,7 @@ pub(crate) async fn delayed(
         let item = fronts.choose(item.map_err(|_| Skip::Unreadable)?)?;
         Ok(DelayedItem { ready_millis, item })
     };
-    front.read(tr, keys.env.now(), range, max, decode).await
+    fronts.delayed.read(tr, keys, range, max, decode).await
 }
 
 /// Reads the first rows that are due, or none if the session does not trust its clock.
@@ -193,10 +191,7 @@ async fn due(
     max: ReadLimit,
 ) -> Result<FirstItems<DelayedItem>> {
     match context.wall_millis() {
-        Some(now) => {
-            let front = &context.fronts.delayed;
-            delayed(tr, context, front, context.keys.due(now), max).await
-        }
+        Some(now) => delayed(tr, context, context.keys.due(now), max).await,
         None => Ok(FirstItems::none()),
     }
 }
@@ -219,7 +214,7 @@ async fn promote(
     let keys = context.keys;
     let max = ReadLimit {
         items: MAX_FULFILLMENT_PROMOTIONS,
-        row_bytes: usize::MAX,
+        row_bytes: MAX_STEP_BYTES,
     };
     // Safe as a snapshot read: the key of each promoted item is in a conflict range.
     let due = due(tr, context, max).await?;

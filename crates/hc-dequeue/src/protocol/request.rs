@@ -146,13 +146,7 @@ pub(crate) async fn supply(tr: &impl Transaction, context: SessionContext<'_>) -
     };
     let (queued, delayed, is_paused, has_batches) = try_join!(
         queued(tr, context, one.items, 0),
-        delayed(
-            tr,
-            context,
-            &context.fronts.upcoming,
-            keys.part(Part::Delayed),
-            one
-        ),
+        delayed(tr, context, keys.part(Part::Delayed), one),
         is_paused(tr, keys, Isolation::Snapshot),
         may_finish(tr, keys)
     )?;

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use microqueue::keyspace::Runner;
 use microqueue::keyspace::codec::MessagePack;
+use microqueue::keyspace::env::ManualClock;
+use microqueue::keyspace::{Environment, RunOptions, Runner};
 
 use super::memory;
 use crate::items::MAX_STEP_ITEMS;
@@ -21,15 +22,22 @@ use crate::protocol::{Demand, Purpose, SessionContext};
 use crate::queue::enqueue_options::Enqueue;
 use crate::queue::handle::Queue;
 use crate::session::SessionId;
+use crate::session::wall::wall_millis;
 
 const SESSION: SessionId = SessionId([1; 16]);
+
+/// In milliseconds. No item is due that soon.
+const HOUR: u64 = 60 * 60 * 1_000;
 
 /// More steps than the session needs to find out that it may take nothing.
 const STEPS: usize = 30;
 
 #[tokio::test]
 async fn a_session_that_may_take_nothing_finds_that_out_and_rests() {
-    let runner = Runner::new(memory());
+    let clock = ManualClock::new();
+    let env = &Environment::seeded(0, Arc::new(clock.clone()));
+    let options = RunOptions::default().with_environment(env.clone());
+    let runner = Runner::with_options(memory(), options);
     let queue = &Queue::<u64>::open(&runner, "queue").await.unwrap();
     let of_other_kind = || Enqueue::new().with_kind("other");
     let mut items: Vec<_> = (0..1_200).map(|number| (number, of_other_kind())).collect();
@@ -66,25 +74,42 @@ async fn a_session_that_may_take_nothing_finds_that_out_and_rests() {
     };
     runner.run(open).await.unwrap();
 
-    // While there may be items, the session leads.
     let see = async || {
-        runner
-            .run(|tr| async move { supply(&tr, context).await })
-            .await
+        let see = |tr| async move { supply(&tr, context).await };
+        runner.run(see).await.unwrap()
     };
-    let mut steps = 0;
-    while see().await.unwrap().has_items {
-        let lead = |tr| async move {
-            let fulfilled = fulfill(&tr, context, None, MAX_STEP_ITEMS, &[]).await?;
-            Ok::<_, Error>(fulfilled.0)
-        };
-        assert_eq!(runner.run(lead).await.unwrap().granted, 0);
-        steps += 1;
-        assert!(steps < STEPS, "it goes on and on");
-    }
-    assert!(steps > 2);
-    for _ in 0..STEPS {
-        assert!(!see().await.unwrap().has_items);
-    }
+    // While there may be items, the session leads.
+    let lead_until_nothing = async || {
+        for steps in 0..STEPS {
+            let seen = see().await;
+            if !seen.has_items {
+                return (steps, seen.due);
+            }
+            let lead = |tr| async move {
+                let fulfilled = fulfill(&tr, context, None, MAX_STEP_ITEMS, &[]).await?;
+                Ok::<_, Error>(fulfilled.0)
+            };
+            assert_eq!(runner.run(lead).await.unwrap().granted, 0);
+        }
+        panic!("it goes on and on");
+    };
+    assert!(lead_until_nothing().await.0 > 2);
     assert_eq!(context.fronts.unreadable(), 0);
+
+    // Then it sleeps, except for a search of what it has passed over, also after it was woken.
+    let delayed = of_other_kind().with_delay(tomorrow);
+    for some in [&[][..], &[(0, of_other_kind())], &[(0, delayed)]] {
+        let enqueue = |tr| async move { queue.enqueue_all_with(&tr, some).await };
+        runner.run(enqueue).await.unwrap();
+        let mut alarms = 0;
+        while let (_, Some(due)) = lead_until_nothing().await {
+            let sleeps = due.saturating_sub(wall_millis(env));
+            if sleeps > HOUR {
+                break;
+            }
+            clock.advance(Duration::from_millis(sleeps));
+            alarms += 1;
+            assert!(alarms < STEPS, "it wakes up again and again");
+        }
+    }
 }

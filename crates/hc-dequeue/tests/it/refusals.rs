@@ -270,7 +270,8 @@ async fn more_than_a_transaction_holds_comes_back_in_several(store: TestStore) {
         let enqueue = |tr| async move { queue.enqueue(&tr, blob).await };
         runner.run(enqueue).await.unwrap();
     }
-    let options = WorkerOptions::default();
+    let soon = Duration::from_millis(1);
+    let options = WorkerOptions::new().with_backoff(Backoff::new(soon, soon));
     let consumer = queue.consumer(&runner, options).await.unwrap();
     let mut held = Vec::new();
     while held.len() < ITEMS as usize {
@@ -280,6 +281,15 @@ async fn more_than_a_transaction_holds_comes_back_in_several(store: TestStore) {
     let stats = |tr| async move { queue.stats(&tr).await };
     until(async || runner.run(stats).await.unwrap().delayed == ITEMS).await;
     assert!(queue.audit(&runner).await.unwrap().is_clean());
+    // All of them are due.
+    let mut taken = 0;
+    while taken < ITEMS as usize {
+        taken += consumer
+            .dequeue_batch_within(512, LONG)
+            .await
+            .unwrap()
+            .len();
+    }
 }
 
 async fn what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped(store: TestStore) {

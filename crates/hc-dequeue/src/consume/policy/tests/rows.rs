@@ -23,7 +23,6 @@ use super::database::{
 use super::state::Budget;
 use crate::items::keys::Keys;
 use crate::items::kind::{Kind, Kinds};
-use crate::items::part::Part;
 use crate::items::priority::Priority;
 use crate::items::priority::RANK_OF_SLOT;
 use crate::items::record::{self, ListedGrantPart, Record, Request, is_signal};
