@@ -10,6 +10,7 @@
 
 mod contract;
 pub mod ledger;
+pub mod map;
 mod recipes;
 pub mod run;
 mod stores;
@@ -29,6 +30,7 @@ pub use crate::contract::{
     env, error, foreign, limits, mutation, selector, transaction, version_clock,
 };
 pub use crate::ledger::Receipt;
+pub use crate::map::Map;
 pub use crate::recipes::ids::Ids;
 pub use crate::recipes::recipe::{OpenOptions, SettingsDiffer};
 pub use crate::recipes::{ids, parts, recipe};

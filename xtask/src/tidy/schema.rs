@@ -46,6 +46,7 @@ const LAYOUTS: [Layouts; 5] = [
         &[
             "ledger/keys",
             "recipes/ids",
+            "map/mod",
             "stores/embedded/runs/chunks",
             "stores/embedded/runs/manifest",
             "stores/embedded/runs/table",

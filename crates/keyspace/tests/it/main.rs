@@ -17,6 +17,7 @@ mod ids;
 mod ledger;
 mod life_cycle;
 mod log_files;
+mod maps;
 mod model;
 #[cfg(unix)]
 mod openings;

@@ -1,3 +1,5 @@
+//! Reads of a front, beside rows that come and go.
+
 use std::sync::Arc;
 
 use microqueue::keyspace::env::ManualClock;

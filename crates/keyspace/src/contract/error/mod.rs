@@ -4,6 +4,7 @@
 //! adds the states that only this library has. The retry loop looks at codes alone. [`code_of`] finds the
 //! code of any error by walking its sources.
 
+mod map;
 mod open;
 mod source;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use foundationdb_tuple::Subspace;
 
+pub use self::map::MapError;
 pub use self::open::OpenError;
 pub use self::source::{RecordKey, StorageFailure};
 use crate::contract::foreign;
@@ -266,6 +268,10 @@ pub enum Error {
         code: Code,
     },
 
+    /// A [map](crate::Map) has refused a call. Nothing was staged.
+    #[error(transparent)]
+    Map(Box<MapError>),
+
     /// The cluster gave no answer within the transaction's time limit. The code is `transaction_timed_out`
     /// (1031).
     ///
@@ -335,6 +341,7 @@ impl Error {
             | Self::Unreachable { code, .. }
             | Self::Damaged { code, .. } => Some(*code),
             Self::Poisoned { .. } => Some(Code::IO_ERROR),
+            Self::Map(error) => code_of(&**error),
             _ => None,
         }
     }

@@ -1,0 +1,29 @@
+//! The keys of a map.
+
+use foundationdb_tuple::{Subspace, TuplePack, TupleUnpack};
+
+/// The key of a row: a value of the tuple layer, or a tuple of them.
+///
+/// Integers, strings, byte strings, `bool`, floating-point numbers, `Option`, tuples of these, and with the feature
+/// `uuid` a [`Uuid`](crate::tuple::Uuid). Rows are in the order of FoundationDB's tuple layer.
+pub trait Key: TuplePack + for<'a> TupleUnpack<'a> + Send + Sync + 'static {}
+
+impl<K: TuplePack + for<'a> TupleUnpack<'a> + Send + Sync + 'static> Key for K {}
+
+/// What names a row: a reference to its key or, for a [`String`], a `&str`.
+pub trait KeyRef<K> {
+    /// Returns the key of the row in a subspace.
+    fn pack_in(&self, subspace: &Subspace) -> Vec<u8>;
+}
+
+impl<K: Key> KeyRef<K> for &K {
+    fn pack_in(&self, subspace: &Subspace) -> Vec<u8> {
+        subspace.pack(*self)
+    }
+}
+
+impl KeyRef<String> for &str {
+    fn pack_in(&self, subspace: &Subspace) -> Vec<u8> {
+        subspace.pack(self)
+    }
+}
