@@ -117,3 +117,64 @@ fn encode(death: &Death) -> Result<Vec<u8>> {
     MessagePack.encode(death, &mut payload)?;
     Ok(payload)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ITEM: [u8; 23] = *b"\x01queueversionst\0\0\0\0\0\0\0\x09";
+
+    fn death() -> Death {
+        Death {
+            queue: "shop/mails".to_owned(),
+            item: ItemRef::from_bytes(&ITEM).unwrap(),
+            kind: Some("mail".to_owned()),
+            reason: "no".to_owned(),
+            attempts: 10,
+            deaths: 300,
+            payload: Some(Bytes::from_static(b"\xa3ada")),
+        }
+    }
+
+    /// Returns the beginning of a map of this many names: those that all deaths have.
+    fn map(names: u8, kind: &[u8], payload: &[u8]) -> Vec<u8> {
+        [
+            &[0x80 | names][..],
+            b"\xa5queue\xaashop/mails",
+            b"\xa4item\xc4\x17",
+            &ITEM,
+            b"\xa4kind",
+            kind,
+            b"\xa6reason\xa2no",
+            b"\xa8attempts\x0a",
+            b"\xa6deaths\xcd\x01\x2c",
+            b"\xa7payload",
+            payload,
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn a_death_has_the_bytes_of_the_schema() {
+        let bare = Death {
+            kind: None,
+            payload: None,
+            ..death()
+        };
+        for (death, bytes) in [
+            (death(), map(7, b"\xa4mail", b"\xc4\x04\xa3ada")),
+            (bare, map(7, b"\xc0", b"\xc0")),
+        ] {
+            assert_eq!(encode(&death).unwrap(), bytes);
+            let decoded: Death = MessagePack.decode(bytes.into()).unwrap();
+            assert_eq!(decoded, death);
+        }
+    }
+
+    #[test]
+    fn a_death_of_a_later_version_decodes_without_what_is_new() {
+        let newer = [&map(8, b"\xa4mail", b"\xc4\x04\xa3ada")[..], b"\xa3new\x01"].concat();
+        let decoded: Death = MessagePack.decode(newer.into()).unwrap();
+        assert_eq!(decoded, death());
+    }
+}

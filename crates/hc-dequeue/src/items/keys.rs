@@ -60,7 +60,7 @@
 //! ready, until, next
 //!           tuple integer: time; the "until" of a parked lane is a version
 //! session   tuple byte string: 16 random bytes
-//! registry  tuple byte string: the XXH3 of the kinds of the session, in 16 bytes
+//! registry  tuple byte string: the XXH3, of 128 bits, of the value with the kinds of the session, in 16 bytes
 //! dedupe    tuple byte string: 1 to 255 bytes
 //! schedule  tuple string: its name, 1 to 255 bytes
 //! owner     tuple string: 1 to 255 bytes
@@ -114,7 +114,8 @@
 //!     21..25  how many of them the session takes ahead of its handlers
 //! kinds of a session
 //!     0       format, 01
-//!     next    of each kind, in ascending order: its length in a byte, 0 for items without a kind; its bytes
+//!     next    of each of up to 500 kinds, in ascending order: its length in a byte, 0 for items without a kind; its
+//!             bytes
 //! part of a grant
 //!     0       format, 01
 //!     1..5    number of parts of the grant; a value that ends before is a signal that the request is the first
@@ -180,6 +181,14 @@
 //!     37..39  length of the next part: 2 bytes, 0 if there is no queue of deaths
 //!     next    prefix of the queue of deaths
 //!     rest    name of the codec
+//! death     payload of an item in a queue of deaths: in MessagePack, a map with these strings as its keys
+//!     "queue"    string: name of the queue of the dead letter, as the console shows it
+//!     "item"     binary: reference to the dead letter, 23 bytes
+//!     "kind"     string, or nil: its kind
+//!     "reason"   string: its last failure, up to 500 bytes
+//!     "attempts", "deaths"
+//!                integers: as fields 03 and 04 of the item
+//!     "payload"  binary: the codec's bytes of the dead letter; nil if the map would be too large for a payload
 //! ```
 //!
 //! A time is wall time in milliseconds since the Unix epoch, a duration is in milliseconds: 8 bytes each in a value,

@@ -154,7 +154,66 @@ pub(crate) fn parse_kinds(row: &[u8]) -> Result<Vec<Kind>, String> {
         if kinds.last().is_some_and(|last| *last >= kind) {
             return Err("expected kinds in ascending order".to_owned());
         }
+        if kinds.len() == MAX_KINDS {
+            return Err(format!("more than {MAX_KINDS} kinds"));
+        }
         kinds.push(kind);
     }
     Ok(kinds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds(names: &[&str]) -> BTreeSet<Kind> {
+        let kind = |name: &&str| Kind::new(name).unwrap_or(Kind::NONE);
+        names.iter().map(kind).collect()
+    }
+
+    #[test]
+    fn the_kinds_of_a_session_have_the_bytes_of_the_schema() {
+        for (names, row) in [
+            (
+                &["mail", "", "invoice"][..],
+                &b"\x01\0\x07invoice\x04mail"[..],
+            ),
+            (&["mail"], b"\x01\x04mail"),
+        ] {
+            let known = kinds(names);
+            assert_eq!(Kinds::new(known.clone()).to_row().as_deref(), Some(row));
+            let parsed: BTreeSet<Kind> = parse_kinds(row).unwrap().into_iter().collect();
+            assert_eq!(parsed, known);
+        }
+        for without_row in [Kinds::unnamed(), Kinds::all()] {
+            assert_eq!(without_row.to_row(), None);
+        }
+    }
+
+    #[test]
+    fn the_most_kinds_that_a_session_takes_decode_and_one_more_does_not() {
+        let row_of = |count: usize| {
+            let names: Vec<_> = (0..count).map(|number| format!("{number:03}")).collect();
+            let names: Vec<_> = names.iter().map(String::as_str).collect();
+            Kinds::new(kinds(&names)).to_row().unwrap()
+        };
+        assert_eq!(parse_kinds(&row_of(MAX_KINDS)).unwrap().len(), MAX_KINDS);
+        assert!(parse_kinds(&row_of(MAX_KINDS + 1)).is_err());
+    }
+
+    #[test]
+    fn kinds_that_no_session_stores_do_not_decode() {
+        let long = [&[1, 101][..], &[b'a'; 101]].concat();
+        for row in [
+            &b""[..],
+            b"\x02\x04mail",
+            b"\x01\x05mail",
+            b"\x01\x04mail\x07invoice",
+            b"\x01\x04mail\x04mail",
+            b"\x01\x01\xff",
+            &long,
+        ] {
+            assert!(parse_kinds(row).is_err(), "{row:?}");
+        }
+    }
 }

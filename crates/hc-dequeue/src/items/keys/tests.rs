@@ -29,8 +29,9 @@ fn keys_have_the_bytes_of_the_schema() {
     let due = [&name("t")[..], b"\x16\x01\x00"].concat();
     let of_group = |part| [&name("l")[..], b"\x01g\0", &name(part)[1..]].concat();
     let kept = stamped([&name("z")[..], b"\x16\x01\x00"].concat());
-    let of_kinds = keys.in_registry(Some([6; 16]));
-    let registry = [&name("q")[..], b"\x01", &[6; 16], b"\0"].concat();
+    let of_kinds = keys.of_kinds(Some(b"\x01\x04mail"));
+    let xxh3 = 0xa9f3_0940_324d_79b0_1c20_f986_63c5_d3c8_u128.to_be_bytes();
+    let registry = [&name("q")[..], b"\x01", &xxh3, b"\0"].concat();
     let table = [
         (keys.settings(), name("m")),
         (keys.pause(), name("p")),
