@@ -46,8 +46,8 @@ impl ReadLimit {
 #[derive(Debug)]
 pub(crate) struct FirstItems<I> {
     pub(crate) items: Vec<I>,
-    /// Whether the read has found as many items as wanted or possible. Otherwise, it has ended among rows that do not
-    /// decode, and the next read continues.
+    /// Whether the read has found as many items as wanted or possible. Otherwise, it has ended among rows that it has
+    /// skipped, and the next read continues.
     pub(crate) is_complete: bool,
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Fulfilled {
     pub(crate) granted: usize,
     /// Whether the request that is the first after this fulfillment was notified.
     pub(crate) has_notified: bool,
-    /// Whether there may be items after the rows that were read, none of which decodes.
+    /// Whether there may be items after the rows that were read, all of which were skipped.
     pub(crate) has_more_to_read: bool,
 }
 

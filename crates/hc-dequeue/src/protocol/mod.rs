@@ -76,6 +76,8 @@
 //!    transaction that does not see B, and B's session sleeps because it saw A before it. Therefore, after a session
 //!    removes a request (by answering it, withdrawing it, or because its session is dead), it keeps calling `fulfill`
 //!    until a call that started after the removal committed finds nothing to do.
+//!    In another registry than its own, it fulfills nothing: there, the removal notifies the first request that it
+//!    leaves or, if it leaves none, fails if one is registered meanwhile, and is repeated.
 //! 5. Meanwhile, another session's request may become the first. That session waits for the duration of a few
 //!    transactions before it leads. If two sessions lead at the same time anyway, one of them fails with a conflict.
 //!    From then on it grants nothing and only notifies the session of the first request, so that the two do not keep
@@ -112,7 +114,7 @@
 //! | declare a session dead | its `b` and `s` | | `s` | wrote a heartbeat of the session, or its `s` |
 //! | end a session | its own `s` | | `s` | declared the session dead |
 //! | return items of a dead session | its `s`; each item that it returns (`h`, or the row in `g`) | pages of `h` and `g` | as give back | returned or collected one of these items, or set its checkpoint |
-//! | remove a dead session | its `s` and `u`; all of its `h` and `g`; each request that it removes, and one that it notifies | the first 1,000 requests of its registry | clears its signals in `g`, its `r`, `s`, `u`, `b` and `a`; a signal in `g`, if the registry is another one | granted an item to the session, or removed one of these requests |
+//! | remove a dead session | its `s` and `u`; all of its `h` and `g`; each request that it removes; of another registry, also the request that it notifies, or the whole registry if it leaves none | the first 1,000 requests of its registry | clears its signals in `g`, its `r`, `s`, `u`, `b` and `a`; a signal in `g`, if the registry is another one | granted an item to the session, or removed one of these requests; registered one in another registry of which it leaves none |
 //! | remove expired rows | each `y` and `Bd` that it removes | pages of `y`, `Bd` and `z`; `m` | clears `y`, `Bd` with its `Bm`, `x`, `z` | ended an item with this dedupe id, or removed the same `y` or `Bd` |
 //!
 //! For items of lanes, these are added. `a`, `k`, `v`, `p`, `f` and `l l` are the state rows of a lane: slots in use,
