@@ -177,6 +177,12 @@ impl<D: Database, C: Clone + Send + Sync + 'static> Handlers<D, C> {
     /// Sets what is called around each handler, for spans, metrics and reports of errors. It gets the [`Call`], runs
     /// it, and returns its outcome or another one. Another hook replaces it.
     ///
+    /// It does not see every failure. An error or a panic of a handler reaches it as the text of a
+    /// [`Retry`](Outcome::Retry). A call that ends because its time limit passes, its item is cancelled or its worker
+    /// shuts down is dropped, and the hook with it, before there is an outcome. A job that does not decode, or that
+    /// kills its process, makes no call. To hear of all jobs that are given up, name a
+    /// [queue of deaths](crate::Settings::with_deaths).
+    ///
     /// When a handler of [`process`](Self::process) has run, its transaction is over: another outcome than
     /// [`Done`](Outcome::Done) does not undo it, and `Done` for a handler that has failed completes the job without its
     /// effects. `Done` without a call of [`Call::run`] completes the job unhandled, too.
