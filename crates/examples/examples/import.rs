@@ -6,11 +6,10 @@
 //! `fdb:`.
 
 use std::future::pending;
-use std::sync::Arc;
 use std::time::Duration;
 
 use export_queue::BoxError;
-use export_queue::hc_dequeue::{Delivery, Queue, Settings, Status, Worker, WorkerOptions};
+use export_queue::hc_dequeue::{Delivery, Handler, Queue, Settings, Status, Worker, WorkerOptions};
 use export_queue::keyspace::{
     self, Database, Isolation, OpenOptions, RangeQuery, Runner, Subspace, Transaction, Tx,
 };
@@ -33,8 +32,21 @@ struct Importer<D: Database> {
 }
 
 impl<D: Database> Importer<D> {
+    /// Stands for a file server.
+    async fn read(&self, file: &str, from: u64) -> Vec<String> {
+        if from == HANGS_AT && !self.is_repaired {
+            pending::<()>().await;
+        }
+        let rows = from..ROWS.min(from + AT_ONCE);
+        rows.map(|row| format!("row {row} of {file}")).collect()
+    }
+}
+
+impl<D: Database> Handler<String> for Importer<D> {
+    type Output = Result<(), BoxError>;
+
     /// Handles a job: its value is the name of the file.
-    async fn import(&self, job: &Delivery<String>) -> Result<(), BoxError> {
+    async fn handle(&self, job: Delivery<String>) -> Self::Output {
         let table = &self.table;
         let mut next: u64 = job.checkpoint_as()?.unwrap_or(0);
         println!("{} goes on at row {next}", job.value());
@@ -58,15 +70,6 @@ impl<D: Database> Importer<D> {
         };
         Ok(job.step("report", report).await?)
     }
-
-    /// Stands for a file server.
-    async fn read(&self, file: &str, from: u64) -> Vec<String> {
-        if from == HANGS_AT && !self.is_repaired {
-            pending::<()>().await;
-        }
-        let rows = from..ROWS.min(from + AT_ONCE);
-        rows.map(|row| format!("row {row} of {file}")).collect()
-    }
 }
 
 /// Starts a version of the application.
@@ -75,20 +78,18 @@ async fn deploy<D: Database>(
     root: &Subspace,
     is_repaired: bool,
 ) -> Result<(Queue<String>, Worker<String>), BoxError> {
-    let importer = Arc::new(Importer {
+    let importer = Importer {
         runner: runner.clone(),
         table: root.subspace(&"table"),
         mails: Queue::open(runner, root.subspace(&"mails")).await?,
         is_repaired,
-    });
+    };
     let settings = Settings::new().with_keep_done(Duration::from_secs(3_600));
     let subspace = root.subspace(&"imports");
     let imports = Queue::open_with(runner, subspace, settings, OpenOptions::new()).await?;
-    let handler = move |job: Delivery<String>| {
-        let importer = importer.clone();
-        async move { importer.import(&job).await }
-    };
-    let worker = imports.work(runner, WorkerOptions::new(), handler).await?;
+    let worker = imports
+        .work_by(runner, WorkerOptions::new(), importer)
+        .await?;
     Ok((imports, worker))
 }
 

@@ -3,15 +3,14 @@
 //! A batch waits for the steps. Each one enqueues the next as a member, in the transaction that completes it, and its
 //! result says what it has done. When the last step has ended, the callback reads the results, and enqueues what
 //! undoes them. Every step is one transaction, so each effect, and each compensation, comes exactly once, whatever is
-//! killed on the way. Each step first reads whether the order is undone, and then does nothing: so a dead letter may be
-//! redriven at any time.
+//! killed on the way. A step that becomes a dead letter leaves the batch, and the order is undone: redriven at any time,
+//! it does nothing, since it is a member no more.
 //!
 //! A step that calls another system belongs into `work`, with its item's reference as the idempotency key.
 //!
 //! `cargo run -p examples --example orders` runs it in memory. With a URL it runs there: `embedded:orders.keyspace` or
 //! `fdb:`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use hc_dequeue::keyspace::codec::{Codec, MessagePack};
@@ -20,7 +19,7 @@ use hc_dequeue::keyspace::{
 };
 use hc_dequeue::{
     Batch, BoxError, Delivery, End, Enqueue, Outcome, Place, PlaceKind, Queue, Settings,
-    WorkerOptions,
+    TransactionHandler, WorkerOptions,
 };
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +33,7 @@ const PRICE: i64 = 100;
 const NOWHERE: u64 = 5;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-enum Job {
+pub(crate) enum Job {
     Reserve(u64),
     Charge(u64),
     Ship(u64),
@@ -45,20 +44,25 @@ enum Job {
 
 /// What a step has done: its result.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-enum Effect {
+pub(crate) enum Effect {
     Reserved { pieces: i64 },
     Charged { cents: i64 },
     Shipped,
 }
 
-/// The queue, and numbers that stand for a stock, for the accounts of customers, and for what was shipped.
-struct Shop {
-    jobs: Queue<Job>,
+/// The queue, and numbers that stand for a stock, for the accounts of customers, and for what was shipped. Clones share
+/// them.
+#[derive(Clone)]
+pub(crate) struct Shop {
+    pub(crate) jobs: Queue<Job>,
     rows: Subspace,
 }
 
 impl Shop {
-    async fn open<D: Database>(runner: &Runner<D>, root: &Subspace) -> Result<Self, BoxError> {
+    pub(crate) async fn open<D: Database>(
+        runner: &Runner<D>,
+        root: &Subspace,
+    ) -> Result<Self, BoxError> {
         // The results of the steps are read when all have ended.
         let settings = Settings::new().with_keep_done(Duration::from_secs(24 * 3600));
         let jobs = root.subspace(&"jobs");
@@ -68,7 +72,7 @@ impl Shop {
     }
 
     /// Places an order, in the transaction of the caller.
-    async fn place(&self, tr: &impl Transaction, order: u64) -> Result<(), BoxError> {
+    pub(crate) async fn place(&self, tr: &impl Transaction, order: u64) -> Result<(), BoxError> {
         let then = Batch::new().with_callback(Job::Settle(order), Enqueue::new());
         let batch = self.jobs.open_batch(tr, &then).await?;
         let member = Enqueue::new().with_batch(&batch);
@@ -79,65 +83,6 @@ impl Shop {
         // From now on, only the steps themselves add others.
         self.jobs.close_batch(tr, &batch)?;
         Ok(())
-    }
-
-    /// Handles a job in the transaction that completes it.
-    async fn handle(
-        &self,
-        tr: &impl Transaction,
-        job: &Delivery<Job>,
-    ) -> Result<Outcome, BoxError> {
-        if let Job::Reserve(order) | Job::Charge(order) | Job::Ship(order) = job.value()
-            && self.number(tr, "undone", *order).await? > 0
-        {
-            return Ok(Outcome::discard("the order is undone"));
-        }
-        let next = Enqueue::new().with_batch_of(job);
-        let effect = match job.value() {
-            Job::Reserve(order) => {
-                if self.number(tr, "stock", 0).await? == 0 {
-                    return Ok(Outcome::discard("out of stock"));
-                }
-                self.add(tr, "stock", 0, -1);
-                let _ = self
-                    .jobs
-                    .enqueue_with(tr, &Job::Charge(*order), &next)
-                    .await?;
-                Effect::Reserved { pieces: 1 }
-            }
-            Job::Charge(order) => {
-                self.add(tr, "account", *order, -PRICE);
-                let _ = self
-                    .jobs
-                    .enqueue_with(tr, &Job::Ship(*order), &next)
-                    .await?;
-                Effect::Charged { cents: PRICE }
-            }
-            Job::Ship(order) => {
-                let is_corrected = self.number(tr, "corrected", *order).await? > 0;
-                if order % NOWHERE == 0 && !is_corrected {
-                    return Ok(Outcome::discard("there is no such address"));
-                }
-                self.add(tr, "shipped", *order, 1);
-                Effect::Shipped
-            }
-            Job::Settle(order) => {
-                self.settle(tr, job, *order).await?;
-                return Ok(Outcome::Done);
-            }
-            Job::Undo(order, effect) => {
-                match effect {
-                    Effect::Reserved { pieces } => self.add(tr, "stock", 0, *pieces),
-                    Effect::Charged { cents } => self.add(tr, "account", *order, *cents),
-                    Effect::Shipped => return Ok(Outcome::discard("a parcel does not come back")),
-                }
-                return Ok(Outcome::Done);
-            }
-        };
-        let mut result = Vec::new();
-        MessagePack.encode(&effect, &mut result)?;
-        job.set_result(result)?;
-        Ok(Outcome::Done)
     }
 
     /// Ends an order: if one of its steps has failed, enqueues what undoes the others, the last one first.
@@ -185,12 +130,17 @@ impl Shop {
         Ok(dead.len())
     }
 
-    fn add(&self, tr: &impl Transaction, name: &str, order: u64, number: i64) {
+    pub(crate) fn add(&self, tr: &impl Transaction, name: &str, order: u64, number: i64) {
         let key = self.rows.pack(&(name, order));
         tr.atomic(MutationOp::Add, &key, &number.to_le_bytes());
     }
 
-    async fn number(&self, tr: &impl Transaction, name: &str, order: u64) -> Result<i64, BoxError> {
+    pub(crate) async fn number(
+        &self,
+        tr: &impl Transaction,
+        name: &str,
+        order: u64,
+    ) -> Result<i64, BoxError> {
         let key = self.rows.pack(&(name, order));
         let bytes = tr.get(&key, Isolation::Serializable).await?;
         let bytes = bytes.map(|bytes| bytes[..].try_into()).transpose()?;
@@ -198,21 +148,75 @@ impl Shop {
     }
 }
 
+impl<Tr: Transaction> TransactionHandler<Job, Tr> for Shop {
+    type Output = Result<Outcome, BoxError>;
+
+    /// Handles a job in the transaction that completes it.
+    async fn handle(&self, tr: Tx<Tr>, job: Delivery<Job>) -> Self::Output {
+        let is_step = matches!(job.value(), Job::Reserve(_) | Job::Charge(_) | Job::Ship(_));
+        if is_step && job.batch().is_none() {
+            // It was a dead letter. Its order is undone, or will be.
+            return Ok(Outcome::discard("its order has failed"));
+        }
+        let next = Enqueue::new().with_batch_of(&job);
+        let effect = match job.value() {
+            Job::Reserve(order) => {
+                if self.number(&tr, "stock", 0).await? == 0 {
+                    return Ok(Outcome::discard("out of stock"));
+                }
+                self.add(&tr, "stock", 0, -1);
+                let _ = self
+                    .jobs
+                    .enqueue_with(&tr, &Job::Charge(*order), &next)
+                    .await?;
+                Effect::Reserved { pieces: 1 }
+            }
+            Job::Charge(order) => {
+                self.add(&tr, "account", *order, -PRICE);
+                let _ = self
+                    .jobs
+                    .enqueue_with(&tr, &Job::Ship(*order), &next)
+                    .await?;
+                Effect::Charged { cents: PRICE }
+            }
+            Job::Ship(order) => {
+                let is_corrected = self.number(&tr, "corrected", *order).await? > 0;
+                if order % NOWHERE == 0 && !is_corrected {
+                    return Ok(Outcome::discard("there is no such address"));
+                }
+                self.add(&tr, "shipped", *order, 1);
+                Effect::Shipped
+            }
+            Job::Settle(order) => {
+                self.settle(&tr, &job, *order).await?;
+                return Ok(Outcome::Done);
+            }
+            Job::Undo(order, effect) => {
+                match effect {
+                    Effect::Reserved { pieces } => self.add(&tr, "stock", 0, *pieces),
+                    Effect::Charged { cents } => self.add(&tr, "account", *order, *cents),
+                    Effect::Shipped => return Ok(Outcome::discard("a parcel does not come back")),
+                }
+                return Ok(Outcome::Done);
+            }
+        };
+        let mut result = Vec::new();
+        MessagePack.encode(&effect, &mut result)?;
+        job.set_result(result)?;
+        Ok(Outcome::Done)
+    }
+}
+
 /// Places orders by a runner, lets another one work, and checks that each is done or undone.
 pub(crate) async fn run<D: Database>(runner: &Runner<D>, root: &Subspace) -> Result<(), BoxError> {
-    let shop = Arc::new(Shop::open(runner, root).await?);
-    let of_handler = shop.clone();
-    let handler = move |tr: Tx<D::Transaction>, job: Delivery<Job>| {
-        let shop = of_handler.clone();
-        async move { shop.handle(&tr, &job).await }
-    };
+    let shop = &Shop::open(runner, root).await?;
     let options = WorkerOptions::new().with_concurrency(4);
     let fill = async |tr: Tx<D::Transaction>| {
         shop.add(&tr, "stock", 0, STOCK);
         Ok::<_, BoxError>(())
     };
     runner.run(fill).await?;
-    let worker = shop.jobs.process(runner, options, handler).await?;
+    let worker = shop.jobs.process_by(runner, options, shop.clone()).await?;
     for order in 0..ORDERS {
         let place = async |tr| shop.place(&tr, order).await;
         runner.run(place).await?;
