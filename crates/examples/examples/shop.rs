@@ -1,5 +1,5 @@
-//! The shop of the tutorial, `docs/tutorial.md`: orders are taken and handled, stock runs out and comes back, sales
-//! are counted and leave for another database, and the console shows all of it.
+//! The shop of the tutorial, `docs/tutorial.md`: orders are taken and handled, stock runs out and comes back, parcels
+//! are sent or given up, sales are counted and leave for another database, and the console shows all of it.
 //!
 //! `cargo run -p examples --example shop` runs it in memory until everything is done. With a URL it runs there:
 //! `embedded:shop.keyspace` or `fdb:`. With `--console 127.0.0.1:8080` it also serves the console, and goes on until
@@ -12,7 +12,8 @@ use std::time::Duration;
 use console::{Console, WebOptions};
 use export_queue::combine::{Change, ChangeObserver, CombineQueue, Sum};
 use export_queue::hc_dequeue::{
-    Delivery, Enqueue, ItemRef, Outcome, Place, Queue, Schedule, Settings, WorkerOptions,
+    Death, Delivery, End, Enqueue, Handler, ItemRef, Outcome, Place, Queue, Schedule, Settings,
+    Status, TransactionHandler, WorkerOptions,
 };
 use export_queue::keyspace::codec::MessagePack;
 use export_queue::keyspace::{
@@ -33,12 +34,26 @@ enum Job {
     Restock { product: String, count: u64 },
 }
 
+/// What a customer gets.
+#[derive(Debug, Serialize, Deserialize)]
+struct Parcel {
+    customer: String,
+    product: String,
+}
+
 /// The keys and queues of the shop. Clones share them.
 #[derive(Clone)]
 struct Shop {
     /// `stock / product` holds how many there are.
     stock: Subspace,
+    /// `sent / customer` holds the reference of the customer's last parcel.
+    sent: Subspace,
+    /// The key with the number of the last label.
+    label: Vec<u8>,
     jobs: Queue<Job>,
+    parcels: Queue<Parcel>,
+    /// The deaths of parcels.
+    deaths: Queue<Death>,
     /// How many of each product were sold.
     sold: CombineQueue<String, i64>,
     /// What leaves for the database of the accountants.
@@ -50,8 +65,16 @@ impl Shop {
         let settings = Settings::new()
             .with_max_attempts(5)
             .with_keep_done(Duration::from_secs(3600));
+        let deaths = Queue::<Death>::open(runner, root.subspace(&"deaths")).await?;
+        let told = settings.clone().with_deaths(deaths.subspace().clone());
+        let parcels = root.subspace(&"parcels");
+        let parcels = Queue::open_with(runner, parcels, told, OpenOptions::default()).await?;
         Ok(Self {
             stock: root.subspace(&"stock"),
+            sent: root.subspace(&"sent"),
+            label: root.pack(&"label"),
+            parcels,
+            deaths,
             jobs: Queue::open_with(
                 runner,
                 root.subspace(&"jobs"),
@@ -78,6 +101,24 @@ impl Shop {
             &count,
         )?)
     }
+
+    async fn next_label(&self, tr: &impl Transaction) -> Result<u64, BoxError> {
+        let last = typed::get(tr, &MessagePack, &self.label, Isolation::Serializable).await?;
+        let next = last.unwrap_or(0) + 1;
+        typed::set(tr, &MessagePack, &self.label, &next)?;
+        Ok(next)
+    }
+
+    async fn parcel_of(
+        &self,
+        tr: &impl Transaction,
+        customer: &str,
+    ) -> Result<Option<Status<Parcel>>, BoxError> {
+        let Some(parcel) = self.parcels.ref_at(tr, &self.sent.pack(&customer)).await? else {
+            return Ok(None);
+        };
+        Ok(self.parcels.status(tr, &parcel).await?)
+    }
 }
 
 async fn place_order<D: Database>(
@@ -93,29 +134,77 @@ async fn place_order<D: Database>(
     Ok(shop.jobs.submit(runner, job).await?)
 }
 
-async fn handle(shop: Shop, tr: impl Transaction, job: Delivery<Job>) -> Result<Outcome, BoxError> {
-    match job.value() {
-        Job::Order { product, .. } => {
-            let count = shop.in_stock(&tr, product).await?;
-            if count == 0 {
-                return Ok(Outcome::snooze(LOOK_AGAIN));
+impl<Tr: Transaction> TransactionHandler<Job, Tr> for Shop {
+    type Output = Result<Outcome, BoxError>;
+
+    async fn handle(&self, tr: Tx<Tr>, job: Delivery<Job>) -> Self::Output {
+        match job.value() {
+            Job::Order { customer, product } => {
+                let count = self.in_stock(&tr, product).await?;
+                if count == 0 {
+                    return Ok(Outcome::snooze(LOOK_AGAIN));
+                }
+                self.set_stock(&tr, product, count - 1)?;
+                self.sold.add(&tr, product, &1).await?;
+                let parcel = &Parcel {
+                    customer: customer.clone(),
+                    product: product.clone(),
+                };
+                let named = &Enqueue::new().with_ref_key(self.sent.pack(customer));
+                let _ = self.parcels.enqueue_with(&tr, parcel, named).await?;
             }
-            shop.set_stock(&tr, product, count - 1)?;
-            shop.sold.add(&tr, product, &1).await?;
+            Job::Restock { product, count } => self.set_stock(&tr, product, *count)?,
         }
-        Job::Restock { product, count } => shop.set_stock(&tr, product, *count)?,
+        Ok(Outcome::Done)
     }
-    Ok(Outcome::Done)
+}
+
+/// Stands for a carrier, which takes the parcel of a label once, however often it is called.
+async fn hand_over(_label: u64, parcel: &Parcel) -> Outcome {
+    match parcel.customer.as_str() {
+        "Nemo" => Outcome::discard("there is no such address"),
+        _ => Outcome::Done,
+    }
+}
+
+impl Handler<Parcel> for Shop {
+    type Output = Result<Outcome, BoxError>;
+
+    async fn handle(&self, parcel: Delivery<Parcel>) -> Self::Output {
+        let label = async |tr: Tx<_>| {
+            parcel.set_progress(&tr, 1, 2, "it has a label").await?;
+            self.next_label(&tr).await
+        };
+        let label: u64 = parcel.step("label", label).await?;
+        Ok(hand_over(label, parcel.value()).await)
+    }
+}
+
+impl<Tr: Transaction> TransactionHandler<Death, Tr> for Shop {
+    type Output = Result<(), BoxError>;
+
+    async fn handle(&self, tr: Tx<Tr>, death: Delivery<Death>) -> Self::Output {
+        // It may have been redriven.
+        if !self.parcels.purge(&tr, &death.value().item).await? {
+            return Ok(());
+        }
+        let payload = death.value().payload.clone().ok_or("a parcel is short")?;
+        let Parcel { product, .. } = self.parcels.decode_payload(payload)?;
+        let count = self.in_stock(&tr, &product).await?;
+        self.set_stock(&tr, &product, count + 1)?;
+        Ok(self.sold.add(&tr, &product, &-1).await?)
+    }
 }
 
 async fn restock_nightly<D: Database>(shop: &Shop, runner: &Runner<D>) -> Result<(), BoxError> {
-    let nightly = &Schedule::new("0 3 * * *").with_time_zone("Europe/Berlin");
-    let job = &Job::Restock {
+    let nightly = Schedule::new("0 3 * * *").with_time_zone("Europe/Berlin");
+    let job = Job::Restock {
         product: "pan".to_owned(),
         count: 100,
     };
-    let schedule = async |tr| shop.jobs.schedule(&tr, "restock pans", nightly, job).await;
-    let _ = runner.run(schedule).await?;
+    let schedules = &[("restock pans", nightly, job)];
+    let set = async |tr| shop.jobs.set_schedules(&tr, "shop", schedules).await;
+    runner.run(set).await?;
     Ok(())
 }
 
@@ -148,29 +237,12 @@ impl Exporter<String, Option<i64>> for Accounts {
     }
 }
 
-pub(crate) async fn run<D: Database>(runner: &Runner<D>, root: &Subspace) -> Result<(), BoxError> {
-    let shop = &Shop::open(runner, root).await?;
-    restock_nightly(shop, runner).await?;
-
-    let own = shop.clone();
-    let handler = move |tr: Tx<_>, job| handle(own.clone(), tr, job);
-    let jobs = shop
-        .jobs
-        .process(runner, WorkerOptions::new(), handler)
-        .await?;
-    let report = Report(shop.reports.clone());
-    let sums = shop.sold.work(runner, WorkerOptions::new(), report).await?;
-    let accounts = Accounts::default();
-    let table = shop
-        .reports
-        .subscribe(runner, "accounts", Start::Oldest)
-        .await?;
-    let exports = table
-        .work(runner, WorkerOptions::new(), accounts.clone())
-        .await?;
-
-    let first = place_order(shop, runner, "Ada", "pan").await?;
-    let second = place_order(shop, runner, "Grace", "pan").await?;
+/// Takes orders, two of which can be sent, and waits until all is done for them.
+async fn sell<D: Database>(shop: &Shop, runner: &Runner<D>) -> Result<(), BoxError> {
+    let mut orders = Vec::new();
+    for customer in ["Ada", "Grace", "Nemo"] {
+        orders.push(place_order(shop, runner, customer, "pan").await?);
+    }
 
     // Nothing is in stock yet: an order that is handled before this is snoozed.
     let restock = &Job::Restock {
@@ -183,17 +255,57 @@ pub(crate) async fn run<D: Database>(runner: &Runner<D>, root: &Subspace) -> Res
 
     // The orders need not wait any longer than the stock.
     shop.jobs.await_done(runner, &restock).await?;
-    for order in [&first, &second] {
+    for order in &orders {
         let expedite = async |tr| shop.jobs.expedite(&tr, order).await;
         runner.run(expedite).await?;
     }
 
-    let done = shop.jobs.await_done(runner, &first).await?;
+    let done = shop.jobs.await_done(runner, &orders[0]).await?;
     assert!(matches!(
         done.map(|done| done.place),
         Some(Place::Done { .. })
     ));
     shop.jobs.wait_idle(runner).await?;
+    shop.parcels.wait_idle(runner).await?;
+    shop.deaths.wait_idle(runner).await?;
+    for (customer, expected) in [("Ada", End::Completed), ("Nemo", End::Removed)] {
+        let look = async |tr: Tx<_>| shop.parcel_of(&tr, customer).await;
+        let parcel = runner.run(look).await?.ok_or("parcels are kept")?;
+        assert!(matches!(parcel.place, Place::Done { end, .. } if end == expected));
+        assert_eq!(parcel.progress.map(|progress| progress.done), Some(1));
+    }
+    Ok(())
+}
+
+pub(crate) async fn run<D: Database>(runner: &Runner<D>, root: &Subspace) -> Result<(), BoxError> {
+    let shop = &Shop::open(runner, root).await?;
+    restock_nightly(shop, runner).await?;
+
+    let options = WorkerOptions::new();
+    let jobs = shop
+        .jobs
+        .process_by(runner, options.clone(), shop.clone())
+        .await?;
+    let parcels = shop
+        .parcels
+        .work_by(runner, options.clone(), shop.clone())
+        .await?;
+    let deaths = shop
+        .deaths
+        .process_by(runner, options, shop.clone())
+        .await?;
+    let report = Report(shop.reports.clone());
+    let sums = shop.sold.work(runner, WorkerOptions::new(), report).await?;
+    let accounts = Accounts::default();
+    let table = shop
+        .reports
+        .subscribe(runner, "accounts", Start::Oldest)
+        .await?;
+    let exports = table
+        .work(runner, WorkerOptions::new(), accounts.clone())
+        .await?;
+
+    sell(shop, runner).await?;
     shop.sold.wait_idle(runner).await?;
     table.wait_idle(runner).await?;
     let sold = accounts
@@ -205,6 +317,8 @@ pub(crate) async fn run<D: Database>(runner: &Runner<D>, root: &Subspace) -> Res
 
     let grace = Duration::from_secs(5);
     jobs.shut_down(grace).await?;
+    parcels.shut_down(grace).await?;
+    deaths.shut_down(grace).await?;
     sums.shut_down(grace).await?;
     exports.shut_down(grace).await?;
     Ok(())
