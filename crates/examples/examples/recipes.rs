@@ -8,19 +8,19 @@ use export_queue::hc_dequeue::testing::{drain, drain_process};
 use export_queue::hc_dequeue::{
     Batch, BatchRef, Cancelled, Consumer, Death, Delivery, Enqueue, Enqueued, Error, GroupLimits,
     GroupState, ItemRef, ItemsOf, OnRepeat, Outcome, Place, PlaceKind, Queue, Rate, Replaced,
-    Schedule, Settings, Worker, WorkerOptions,
+    Schedule, Settings, TransactionHandler, Worker, WorkerOptions,
 };
 use export_queue::keyspace::embedded::{Embedded, Options, Sharing};
 use export_queue::keyspace::{self, OpenOptions, Runner, Store, Subspace, Transaction, Tx};
 use tokio::task::spawn_blocking;
 
-type Jobs = Queue<String>;
+type JobQueue = Queue<String>;
 type Result<T, E = Error> = std::result::Result<T, E>;
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
 async fn enqueue_with_own_data(
     runner: &Runner<Store>,
-    jobs: &Jobs,
+    jobs: &JobQueue,
     users: &Subspace,
 ) -> Result<()> {
     let sign_up = async |tr: Tx<_>| {
@@ -31,7 +31,7 @@ async fn enqueue_with_own_data(
     Ok(())
 }
 
-async fn enqueue_many(runner: &Runner<Store>, jobs: &Jobs, values: &[String]) -> Result<()> {
+async fn enqueue_many(runner: &Runner<Store>, jobs: &JobQueue, values: &[String]) -> Result<()> {
     for chunk in values.chunks(1_000) {
         let enqueue = async |tr| jobs.enqueue_all(&tr, chunk).await;
         runner.run(enqueue).await?;
@@ -39,7 +39,7 @@ async fn enqueue_many(runner: &Runner<Store>, jobs: &Jobs, values: &[String]) ->
     Ok(())
 }
 
-async fn enqueue_for_later(tr: &impl Transaction, jobs: &Jobs, at: SystemTime) -> Result<()> {
+async fn enqueue_for_later(tr: &impl Transaction, jobs: &JobQueue, at: SystemTime) -> Result<()> {
     let tomorrow = Enqueue::new().with_due_time(at);
     let _ = jobs
         .enqueue_with(tr, &"remind ada".to_owned(), &tomorrow)
@@ -47,7 +47,7 @@ async fn enqueue_for_later(tr: &impl Transaction, jobs: &Jobs, at: SystemTime) -
     Ok(())
 }
 
-async fn enqueue_once(tr: &impl Transaction, jobs: &Jobs, invoice: u64) -> Result<bool> {
+async fn enqueue_once(tr: &impl Transaction, jobs: &JobQueue, invoice: u64) -> Result<bool> {
     let once = Enqueue::new().with_dedupe(format!("invoice {invoice}"));
     let enqueued = jobs
         .enqueue_with(tr, &format!("send invoice {invoice}"), &once)
@@ -55,7 +55,7 @@ async fn enqueue_once(tr: &impl Transaction, jobs: &Jobs, invoice: u64) -> Resul
     Ok(matches!(enqueued, Enqueued::Staged(_)))
 }
 
-async fn enqueue_debounced(tr: &impl Transaction, jobs: &Jobs, page: &str) -> Result<()> {
+async fn enqueue_debounced(tr: &impl Transaction, jobs: &JobQueue, page: &str) -> Result<()> {
     let quiet = Enqueue::new()
         .with_dedupe(format!("index {page}"))
         .with_on_repeat(OnRepeat::Debounce)
@@ -67,7 +67,7 @@ async fn enqueue_debounced(tr: &impl Transaction, jobs: &Jobs, page: &str) -> Re
     Ok(())
 }
 
-async fn enqueue_bounded(tr: &impl Transaction, jobs: &Jobs) -> Result<bool> {
+async fn enqueue_bounded(tr: &impl Transaction, jobs: &JobQueue) -> Result<bool> {
     let bounded = Enqueue::new().with_max_depth(10_000);
     match jobs.enqueue_with(tr, &"job".to_owned(), &bounded).await {
         Ok(_) => Ok(true),
@@ -76,7 +76,7 @@ async fn enqueue_bounded(tr: &impl Transaction, jobs: &Jobs) -> Result<bool> {
     }
 }
 
-async fn enqueue_first(tr: &impl Transaction, jobs: &Jobs, order: String) -> Result<bool> {
+async fn enqueue_first(tr: &impl Transaction, jobs: &JobQueue, order: String) -> Result<bool> {
     let first = Enqueue::new().with_priority(9);
     let enqueued = jobs.enqueue_with(tr, &order, &first).await?;
     Ok(matches!(enqueued, Enqueued::Staged(_)))
@@ -84,7 +84,7 @@ async fn enqueue_first(tr: &impl Transaction, jobs: &Jobs, order: String) -> Res
 
 async fn enqueue_for_tenant(
     tr: &impl Transaction,
-    jobs: &Jobs,
+    jobs: &JobQueue,
     (tenant, job): (&str, String),
 ) -> Result<()> {
     let of_tenant = Enqueue::new().with_group(tenant);
@@ -92,7 +92,7 @@ async fn enqueue_for_tenant(
     Ok(())
 }
 
-async fn limit_tenants(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
+async fn limit_tenants(tr: &impl Transaction, jobs: &JobQueue) -> Result<()> {
     let two = GroupLimits::new().with_limit(2);
     jobs.configure_groups(tr, &two).await?;
     let five = GroupLimits::new().with_limit(5);
@@ -100,26 +100,26 @@ async fn limit_tenants(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
 }
 
 /// Returns whether the tenant is drained.
-async fn pause_a_tenant(runner: &Runner<Store>, jobs: &Jobs, tenant: &str) -> Result<bool> {
+async fn pause_a_tenant(runner: &Runner<Store>, jobs: &JobQueue, tenant: &str) -> Result<bool> {
     let pause = async |tr: Tx<_>| jobs.pause_group(&tr, tenant.as_bytes());
     runner.run(pause).await?;
     let look = async |tr: Tx<_>| jobs.group(&tr, tenant.as_bytes()).await;
     Ok(runner.run(look).await?.slots == 0)
 }
 
-async fn clear_and_resume(runner: &Runner<Store>, jobs: &Jobs, tenant: &str) -> Result<u64> {
+async fn clear_and_resume(runner: &Runner<Store>, jobs: &JobQueue, tenant: &str) -> Result<u64> {
     let removed = jobs.clear_items(runner, &ItemsOf::group(tenant)).await?;
     let resume = async |tr: Tx<_>| jobs.resume_group(&tr, tenant.as_bytes());
     runner.run(resume).await?;
     Ok(removed)
 }
 
-async fn share_between_tenants(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
+async fn share_between_tenants(tr: &impl Transaction, jobs: &JobQueue) -> Result<()> {
     let thrice = GroupLimits::new().with_limit(6).with_weight(3);
     jobs.configure_group(tr, b"acme", Some(&thrice)).await
 }
 
-async fn limit_calls(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
+async fn limit_calls(tr: &impl Transaction, jobs: &JobQueue) -> Result<()> {
     let a_minute = Duration::from_secs(60);
     let rate = Rate::new(90, a_minute).with_burst(10);
     let limits = GroupLimits::new().with_rate(rate);
@@ -128,7 +128,7 @@ async fn limit_calls(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
 
 async fn run_when_all_are_done(
     tr: &impl Transaction,
-    jobs: &Jobs,
+    jobs: &JobQueue,
     reports: &[String],
 ) -> Result<BatchRef> {
     let then = Batch::new().with_callback("send the summary".to_owned(), Enqueue::new());
@@ -139,7 +139,7 @@ async fn run_when_all_are_done(
     Ok(batch)
 }
 
-async fn keep_accounts_in_order(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
+async fn keep_accounts_in_order(tr: &impl Transaction, jobs: &JobQueue) -> Result<()> {
     let in_order = GroupLimits::ordered();
     jobs.configure_groups(tr, &in_order).await
 }
@@ -155,7 +155,7 @@ async fn decide_how_to_fail(_tr: Tx<impl Transaction>, job: Delivery<String>) ->
 
 async fn why_it_failed(
     tr: &impl Transaction,
-    jobs: &Jobs,
+    jobs: &JobQueue,
     item: &ItemRef,
 ) -> Result<Option<String>> {
     let status = jobs.status(tr, item).await?;
@@ -163,7 +163,7 @@ async fn why_it_failed(
     Ok(failure.map(|failure| failure.reason))
 }
 
-async fn cancel(tr: &impl Transaction, jobs: &Jobs, item: &ItemRef) -> Result<bool> {
+async fn cancel(tr: &impl Transaction, jobs: &JobQueue, item: &ItemRef) -> Result<bool> {
     match jobs.cancel(tr, item).await? {
         Cancelled::Removed => Ok(true),
         // A handler has it: its acknowledgment will be refused, and `Delivery::cancelled` resolves.
@@ -172,58 +172,64 @@ async fn cancel(tr: &impl Transaction, jobs: &Jobs, item: &ItemRef) -> Result<bo
     }
 }
 
-async fn run_at_once(tr: &impl Transaction, jobs: &Jobs, item: &ItemRef) -> Result<bool> {
+async fn run_at_once(tr: &impl Transaction, jobs: &JobQueue, item: &ItemRef) -> Result<bool> {
     jobs.expedite(tr, item).await
 }
 
-async fn change_what_waits(tr: &impl Transaction, jobs: &Jobs, item: &ItemRef) -> Result<bool> {
+async fn change_what_waits(tr: &impl Transaction, jobs: &JobQueue, item: &ItemRef) -> Result<bool> {
     let replaced = jobs.replace(tr, item, &"welcome Ada".to_owned()).await?;
     Ok(matches!(replaced, Replaced::Replaced))
 }
 
-async fn name_a_queue_of_deaths(runner: &Runner<Store>) -> Result<(Jobs, Queue<Death>)> {
+async fn open_deaths(runner: &Runner<Store>, payments: &JobQueue) -> Result<Queue<Death>> {
     let deaths = Queue::<Death>::open(runner, ("shop", "deaths")).await?;
-    let settings = Settings::new().with_deaths(deaths.subspace().clone());
-    let options = OpenOptions::new();
-    let payments = Jobs::open_with(runner, ("shop", "payments"), settings, options).await?;
-    Ok((payments, deaths))
+    let name = async |tr: Tx<_>| {
+        let settings = payments.settings(&tr).await?;
+        let settings = settings.with_deaths(deaths.subspace().clone());
+        payments.configure(&tr, &settings).await
+    };
+    runner.run(name).await?;
+    Ok(deaths)
 }
 
-async fn tell_the_team(
-    runner: &Runner<Store>,
-    payments: &Jobs,
-    mails: &Jobs,
-    deaths: &Queue<Death>,
-) -> Result<Worker<Death>> {
-    let (payments, mails) = (payments.clone(), mails.clone());
-    let tell = move |tr: Tx<_>, death: Delivery<Death>| {
-        let payments = payments.clone();
-        let mails = mails.clone();
-        async move {
-            let Death { item, reason, .. } = death.value();
-            let payment = match &death.value().payload {
-                Some(payload) => payments.decode_payload(payload.clone())?,
-                None => item.to_string(),
-            };
-            let mail = format!("{payment} died: {reason}");
-            mails.enqueue(&tr, &mail).await?;
-            Ok::<_, AnyError>(())
-        }
-    };
-    deaths.process(runner, WorkerOptions::new(), tell).await
+struct TellTheTeam {
+    payments: JobQueue,
+    mails: JobQueue,
+}
+
+impl<Tr: Transaction> TransactionHandler<Death, Tr> for TellTheTeam {
+    type Output = Result<(), AnyError>;
+
+    async fn handle(&self, tr: Tx<Tr>, death: Delivery<Death>) -> Self::Output {
+        let death = death.value();
+        let payment = match &death.payload {
+            Some(payload) => self.payments.decode_payload(payload.clone())?,
+            None => death.item.to_string(),
+        };
+        let mail = format!("{payment} died: {}", death.reason);
+        self.mails.enqueue(&tr, &mail).await?;
+        Ok(())
+    }
 }
 
 /// Lets a payment die, and returns the mail about it.
 async fn mail_about_a_death(
     runner: &Runner<Store>,
-    mails: &Jobs,
+    mails: &JobQueue,
 ) -> Result<Option<String>, AnyError> {
-    let (payments, deaths) = name_a_queue_of_deaths(runner).await?;
-    let payments = &payments;
+    let payments = ("shop", "payments");
+    let deaths = open_deaths(runner, &JobQueue::open(runner, payments).await?).await?;
+    // Opened anew, its first session knows these settings at once.
+    let payments = &JobQueue::open(runner, payments).await?;
     payments.submit(runner, &"payment 17".to_owned()).await?;
     let refuse = async |_: Delivery<String>| Outcome::discard("the card has expired");
     drain(runner, payments, refuse).await?;
-    let worker = tell_the_team(runner, payments, mails, &deaths).await?;
+    let team = TellTheTeam {
+        payments: payments.clone(),
+        mails: mails.clone(),
+    };
+    let options = WorkerOptions::new();
+    let worker = deaths.process_by(runner, options, team).await?;
     deaths.wait_idle(runner).await?;
     worker.shut_down(Duration::from_secs(5)).await?;
     let consumer = mails.consumer(runner, WorkerOptions::new()).await?;
@@ -231,7 +237,7 @@ async fn mail_about_a_death(
     Ok(mail.map(|mail| mail.value().clone()))
 }
 
-async fn redrive_all(runner: &Runner<Store>, jobs: &Jobs) -> Result<u64> {
+async fn redrive_all(runner: &Runner<Store>, jobs: &JobQueue) -> Result<u64> {
     let mut redriven = 0;
     let mut after = None;
     loop {
@@ -260,7 +266,7 @@ async fn return_a_result(job: Delivery<String>) -> Result<()> {
 
 async fn wait_for_a_result(
     runner: &Runner<Store>,
-    jobs: &Jobs,
+    jobs: &JobQueue,
     item: &ItemRef,
 ) -> Result<Option<Vec<u8>>> {
     let done = jobs.await_done(runner, item).await?;
@@ -269,7 +275,7 @@ async fn wait_for_a_result(
     Ok(done.map(|done| done.result.to_vec()))
 }
 
-async fn run_periodically(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
+async fn run_periodically(runner: &Runner<Store>, jobs: &JobQueue) -> Result<()> {
     let hourly = &Schedule::new("0 * * * *").with_time_zone("America/New_York");
     let job = &"collect statistics".to_owned();
     let schedule = async |tr| jobs.schedule(&tr, "statistics", hourly, job).await;
@@ -277,7 +283,7 @@ async fn run_periodically(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
     Ok(())
 }
 
-async fn run_what_the_code_says(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
+async fn run_what_the_code_says(runner: &Runner<Store>, jobs: &JobQueue) -> Result<()> {
     let shop = Some("shop");
     let own = async |tr| jobs.set_schedule_owner(&tr, "statistics", shop).await;
     assert!(runner.run(own).await?);
@@ -290,7 +296,7 @@ async fn run_what_the_code_says(runner: &Runner<Store>, jobs: &Jobs) -> Result<(
     Ok(())
 }
 
-async fn run_without_a_pile(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
+async fn run_without_a_pile(runner: &Runner<Store>, jobs: &JobQueue) -> Result<()> {
     let once = Enqueue::new().with_dedupe("refresh");
     let minutely = &Schedule::new("* * * * *").with_enqueue_options(once);
     let job = &"refresh".to_owned();
@@ -299,7 +305,7 @@ async fn run_without_a_pile(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
     Ok(())
 }
 
-async fn work_for_a_long_time(runner: &Runner<Store>, jobs: &Jobs) -> Result<Worker<String>> {
+async fn work_for_a_long_time(runner: &Runner<Store>, jobs: &JobQueue) -> Result<Worker<String>> {
     let hour = WorkerOptions::new()
         .with_concurrency(4)
         .with_time_limit(Duration::from_secs(3600));
@@ -324,13 +330,13 @@ async fn stop(worker: Worker<String>) -> Result<()> {
     Ok(())
 }
 
-async fn test_a_handler(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
+async fn test_a_handler(runner: &Runner<Store>, jobs: &JobQueue) -> Result<()> {
     let drained = drain_process(runner, jobs, decide_how_to_fail).await?;
     assert_eq!((drained.completed, drained.dead), (1, 1));
     Ok(())
 }
 
-async fn change_settings(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
+async fn change_settings(runner: &Runner<Store>, jobs: &JobQueue) -> Result<()> {
     let change = async |tr: Tx<_>| {
         let settings = jobs.settings(&tr).await?.with_max_attempts(20);
         jobs.configure(&tr, &settings).await
@@ -338,7 +344,7 @@ async fn change_settings(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
     runner.run(change).await
 }
 
-async fn pause(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
+async fn pause(runner: &Runner<Store>, jobs: &JobQueue) -> Result<()> {
     let pause = async |tr: Tx<_>| {
         jobs.pause(&tr);
         Ok::<_, Error>(())
@@ -350,7 +356,7 @@ fn back_up(store: &Embedded, path: &str) -> Result<(), keyspace::OpenError> {
     store.backup(path)
 }
 
-async fn open_in_each_process(url: &str) -> Result<(Runner<Store>, Jobs), AnyError> {
+async fn open_in_each_process(url: &str) -> Result<(Runner<Store>, JobQueue), AnyError> {
     // The first process owns the store. The others are its clients.
     let runner = Runner::new(keyspace::open(url)?);
     let jobs = Queue::<String>::open(&runner, "jobs").await?;
@@ -405,7 +411,7 @@ async fn granted_to(consumer: &Consumer<String>, tenant: &str) -> Result<usize> 
     Ok(count)
 }
 
-async fn limit_pause_and_share(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
+async fn limit_pause_and_share(runner: &Runner<Store>, jobs: &JobQueue) -> Result<()> {
     let consumer = jobs.consumer(runner, WorkerOptions::new()).await?;
     let enqueue = async |tr: Tx<_>| {
         limit_tenants(&tr, jobs).await?;
@@ -434,7 +440,7 @@ async fn limit_pause_and_share(runner: &Runner<Store>, jobs: &Jobs) -> Result<()
     Ok(())
 }
 
-async fn call_at_a_rate(runner: &Runner<Store>, calls: &Jobs) -> Result<()> {
+async fn call_at_a_rate(runner: &Runner<Store>, calls: &JobQueue) -> Result<()> {
     let enqueue = async |tr: Tx<_>| {
         limit_calls(&tr, calls).await?;
         for number in 0..100 {
@@ -454,7 +460,7 @@ async fn call_at_a_rate(runner: &Runner<Store>, calls: &Jobs) -> Result<()> {
     Ok(())
 }
 
-async fn handle_in_order(runner: &Runner<Store>, transfers: &Jobs) -> Result<()> {
+async fn handle_in_order(runner: &Runner<Store>, transfers: &JobQueue) -> Result<()> {
     let enqueue = async |tr: Tx<_>| {
         keep_accounts_in_order(&tr, transfers).await?;
         for transfer in ["first", "second", "third"] {
@@ -481,7 +487,7 @@ async fn handle_in_order(runner: &Runner<Store>, transfers: &Jobs) -> Result<()>
 }
 
 /// Handles the reports of all regions, and then the summary.
-async fn summarize(runner: &Runner<Store>, reports: &Jobs) -> Result<()> {
+async fn summarize(runner: &Runner<Store>, reports: &JobQueue) -> Result<()> {
     let regions = &["north".to_owned(), "south".to_owned()];
     let enqueue = async |tr: Tx<_>| run_when_all_are_done(&tr, reports, regions).await;
     let batch = runner.run(enqueue).await?;
@@ -496,7 +502,7 @@ async fn summarize(runner: &Runner<Store>, reports: &Jobs) -> Result<()> {
 }
 
 /// Calls the recipes of enqueues with options.
-async fn enqueue_in_all_ways(runner: &Runner<Store>, later: &Jobs) -> Result<()> {
+async fn enqueue_in_all_ways(runner: &Runner<Store>, later: &JobQueue) -> Result<()> {
     let once = async |tr: Tx<_>| {
         let first = enqueue_once(&tr, later, 7).await?;
         Ok::<_, Error>((first, enqueue_once(&tr, later, 7).await?))
@@ -527,12 +533,7 @@ pub(crate) async fn main() -> Result<(), AnyError> {
     let runner = &Runner::new(store.clone());
     let settings = Settings::new().with_keep_done(Duration::from_secs(60));
     let open = |name: &'static str| {
-        Jobs::open_with(
-            runner,
-            Subspace::from(name),
-            settings.clone(),
-            OpenOptions::default(),
-        )
+        JobQueue::open_with(runner, name, settings.clone(), OpenOptions::new())
     };
     let jobs = &open("jobs").await?;
 
