@@ -3,8 +3,8 @@
 //! A batch waits for the steps. Each one enqueues the next as a member, in the transaction that completes it, and its
 //! result says what it has done. When the last step has ended, the callback reads the results, and enqueues what
 //! undoes them. Every step is one transaction, so each effect, and each compensation, comes exactly once, whatever is
-//! killed on the way. A step that becomes a dead letter leaves the batch, and the order is undone: redriven at any time,
-//! it does nothing, since it is a member no more.
+//! killed on the way. A step that becomes a dead letter leaves the batch, and the order is undone. If the step is
+//! redriven, at any time, it does nothing: it is a member no more.
 //!
 //! A step that calls another system belongs into `work`, with its item's reference as the idempotency key.
 //!
