@@ -32,6 +32,17 @@ const HOUR: u64 = 60 * 60 * 1_000;
 /// More steps than the session needs to find out that it may take nothing.
 const STEPS: usize = 30;
 
+/// Returns items of a kind that the session does not know: outside of groups and in groups, due, and due tomorrow.
+fn of_another_kind() -> Vec<(u64, Enqueue)> {
+    let of_other_kind = || Enqueue::new().with_kind("other");
+    let mut items: Vec<_> = (0..1_200).map(|number| (number, of_other_kind())).collect();
+    items.extend((0..300).map(|number| (number, of_other_kind().with_group(number.to_string()))));
+    items.extend((0..100).map(|number| (number, of_other_kind().with_due_time(UNIX_EPOCH))));
+    let tomorrow = Duration::from_secs(24 * 60 * 60);
+    items.extend((0..100).map(|number| (number, of_other_kind().with_delay(tomorrow))));
+    items
+}
+
 #[tokio::test]
 async fn a_session_that_may_take_nothing_finds_that_out_and_rests() {
     let clock = ManualClock::new();
@@ -39,12 +50,7 @@ async fn a_session_that_may_take_nothing_finds_that_out_and_rests() {
     let options = RunOptions::default().with_environment(env.clone());
     let runner = Runner::with_options(memory(), options);
     let queue = &Queue::<u64>::open(&runner, "queue").await.unwrap();
-    let of_other_kind = || Enqueue::new().with_kind("other");
-    let mut items: Vec<_> = (0..1_200).map(|number| (number, of_other_kind())).collect();
-    items.extend((0..300).map(|number| (number, of_other_kind().with_group(number.to_string()))));
-    items.extend((0..100).map(|number| (number, of_other_kind().with_due_time(UNIX_EPOCH))));
-    let tomorrow = Duration::from_secs(24 * 60 * 60);
-    items.extend((0..100).map(|number| (number, of_other_kind().with_delay(tomorrow))));
+    let items = of_another_kind();
     for some in items.chunks(400) {
         let enqueue = |tr| async move { queue.enqueue_all_with(&tr, some).await };
         runner.run(enqueue).await.unwrap();
@@ -97,8 +103,7 @@ async fn a_session_that_may_take_nothing_finds_that_out_and_rests() {
     assert_eq!(context.fronts.unreadable(), 0);
 
     // Then it sleeps, except for a search of what it has passed over, also after it was woken.
-    let delayed = of_other_kind().with_delay(tomorrow);
-    for some in [&[][..], &[(0, of_other_kind())], &[(0, delayed)]] {
+    for some in [&[], &items[..1], &items[items.len() - 1..]] {
         let enqueue = |tr| async move { queue.enqueue_all_with(&tr, some).await };
         runner.run(enqueue).await.unwrap();
         let mut alarms = 0;

@@ -353,6 +353,7 @@ impl Layout {
         let keys = &*self.keys;
         let mut db = Database::new();
         let mut row_count = 0;
+        let mut requests = Vec::new();
         let mut read = |range: (Vec<u8>, Vec<u8>)| {
             let found: Vec<_> = rows_of(rows, &range)
                 .map(|(key, value)| KeyValue::new(key, value))
@@ -394,21 +395,12 @@ impl Layout {
             }
             db.set(Key::Grant(session), grant);
         }
-        let mut requests = Vec::new();
         for registry in self.of_registries() {
             let registry = &self.keys_of(registry).requests;
             let rows = read(registry.subspace().range());
             requests.extend(rows.iter().map(|row| registry.decode(row).unwrap()));
         }
-        requests.sort_unstable_by_key(|request| request.id);
-        for (rank, Item { value: request, .. }) in (FIRST..).zip(requests) {
-            let session = session_of(request.session);
-            assert!(!db.has(Key::Request(session)), "a session has one request");
-            db.set(Key::Request(session), rank);
-            if request.wanted > self.wanted {
-                db.set(Key::Ahead(session), PRESENT);
-            }
-        }
+        self.set_requests(&mut db, requests);
         let queued = read(keys.outside_lanes()).into_iter();
         for row in queued.skip(self.count_unknown(rows)) {
             let Item { id, value } = keys.queued(Priority::DEFAULT).decode(&row).unwrap();
@@ -427,6 +419,19 @@ impl Layout {
         }
         assert_eq!(row_count, rows.len(), "the model knows all rows");
         db
+    }
+
+    /// Notes requests, of all registries, by their ranks.
+    fn set_requests(&self, db: &mut Database, mut requests: Vec<Item<Request>>) {
+        requests.sort_unstable_by_key(|request| request.id);
+        for (rank, Item { value: request, .. }) in (FIRST..).zip(requests) {
+            let session = session_of(request.session);
+            assert!(!db.has(Key::Request(session)), "a session has one request");
+            db.set(Key::Request(session), rank);
+            if request.wanted > self.wanted {
+                db.set(Key::Ahead(session), PRESENT);
+            }
+        }
     }
 
     /// Returns the compact form of what a transaction has recorded on rows.
