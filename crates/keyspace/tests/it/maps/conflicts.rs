@@ -3,124 +3,100 @@
 use std::ops::AsyncFnOnce;
 
 use conformance::stores::TestStore;
-use keyspace::{Code, Database, Error, Map, OwnedTransaction, Store, Transaction};
+use keyspace::{Code, Database, Error, Map, OwnedTransaction, Runner, Store, Transaction};
 
-conformance::on_every_store!(the_methods_of_a_map_conflict_as_documented);
+conformance::on_every_store!(
+    calls_of_one_row_conflict_as_documented,
+    calls_of_many_rows_conflict_as_documented,
+);
 
-type Numbers = Map<u64, u64>;
-type Transactions = <Store as Database>::Transaction;
+type StoreTransaction = <Store as Database>::Transaction;
 
-/// Runs two transactions that begin at the same time, and commits the second one after the first. Returns whether the
-/// second one fails.
-async fn conflicts(
-    store: &TestStore,
-    first: impl AsyncFnOnce(&Transactions),
-    second: impl AsyncFnOnce(&Transactions),
-) -> bool {
-    let mut one = store.db.begin().unwrap();
-    let mut other = store.db.begin().unwrap();
-    let _ = other.read_version().await.unwrap();
-    first(&one).await;
-    one.commit().await.unwrap();
-    second(&other).await;
-    // So that it is not read-only.
-    other.set(&store.root.pack(&"written"), b"");
-    match other.commit().await {
-        Ok(_) => false,
-        Err(Error::Store(Code::NOT_COMMITTED)) => true,
-        Err(error) => panic!("{error:?}"),
-    }
+struct World {
+    store: TestStore,
+    runner: Runner<Store>,
+    numbers: Map<u64, u64>,
 }
 
-async fn the_methods_of_a_map_conflict_as_documented(store: TestStore) {
-    let runner = store.runner();
-    let subspace = store.root.subspace(&"numbers");
-    let numbers = &Numbers::open(&runner, subspace).await.unwrap();
-    // The even keys below 20.
-    let fill = async || {
+impl World {
+    async fn new(store: TestStore) -> Self {
+        let runner = store.runner();
+        let subspace = store.root.subspace(&"numbers");
+        let numbers = Map::open(&runner, subspace).await.unwrap();
+        Self {
+            store,
+            runner,
+            numbers,
+        }
+    }
+
+    /// Returns whether a call fails beside a commit that sets this key, in a map of the even keys below 20.
+    async fn meets(&self, key: u64, call: impl AsyncFnOnce(&StoreTransaction)) -> bool {
+        let numbers = &self.numbers;
         let fill = async |tr| {
             numbers.rows().clear(&tr);
             (0..10).try_for_each(|key| numbers.set(&tr, &(2 * key), &key))
         };
-        runner.run(fill).await.unwrap();
-    };
-    let snapshot = &numbers.snapshot();
-    let set = |key: u64| async move |tr: &Transactions| numbers.set(tr, &key, &77).unwrap();
-    macro_rules! touches {
-        ($key:literal, |$tr:ident| $call:expr) => {{
-            fill().await;
-            let call = async |$tr: &Transactions| {
-                let _ = $call;
-            };
-            conflicts(&store, set($key), call).await
-        }};
+        self.runner.run(fill).await.unwrap();
+        let mut tr = self.store.db.begin().unwrap();
+        tr.read_version().await.unwrap();
+        let set = async |tr| numbers.set(&tr, &key, &77);
+        self.runner.run(set).await.unwrap();
+        call(&tr).await;
+        // So that it is not read-only.
+        tr.set(&self.store.root.pack(&"written"), b"");
+        match tr.commit().await {
+            Ok(_) => false,
+            Err(Error::Store(Code::NOT_COMMITTED)) => true,
+            Err(error) => panic!("{error:?}"),
+        }
     }
-    assert!(touches!(4, |tr| numbers.get(tr, &4).await.unwrap()));
-    assert!(!touches!(5, |tr| numbers.get(tr, &4).await.unwrap()));
-    assert!(!touches!(4, |tr| snapshot.get(tr, &4).await.unwrap()));
-    assert!(touches!(4, |tr| numbers.contains(tr, &4).await.unwrap()));
-    assert!(touches!(6, |tr| numbers
-        .get_many(tr, &[4, 6])
-        .await
-        .unwrap()));
-    assert!(!touches!(5, |tr| numbers
-        .get_many(tr, &[4, 6])
-        .await
-        .unwrap()));
-    assert!(!touches!(4, |tr| numbers.set(tr, &4, &1).unwrap()));
-    assert!(!touches!(4, |tr| numbers.remove(tr, &4).unwrap()));
-    assert!(touches!(4, |tr| numbers
-        .update(tr, &4, |_| Some(1))
-        .await
-        .unwrap()));
-    assert!(touches!(4, |tr| snapshot
-        .update(tr, &4, |_| Some(1))
-        .await
-        .unwrap()));
-    assert!(touches!(2, |tr| numbers
-        .range(2..)
-        .first(tr)
-        .await
-        .unwrap()));
-    assert!(!touches!(3, |tr| numbers
-        .range(2..)
-        .first(tr)
-        .await
-        .unwrap()));
-    assert!(touches!(100, |tr| numbers
-        .range(50..)
-        .first(tr)
-        .await
-        .unwrap()));
-    assert!(!touches!(100, |tr| numbers
-        .range(50..100)
-        .last(tr)
-        .await
-        .unwrap()));
-    assert!(touches!(16, |tr| numbers
-        .range(4..17)
-        .last(tr)
-        .await
-        .unwrap()));
-    assert!(touches!(7, |tr| numbers
-        .range(4..)
-        .page(tr, None, 2)
-        .await
-        .unwrap()));
-    assert!(!touches!(9, |tr| numbers
-        .range(4..)
-        .page(tr, None, 2)
-        .await
-        .unwrap()));
-    assert!(touches!(7, |tr| numbers
-        .range(4..)
-        .count(tr, 2)
-        .await
-        .unwrap()));
-    assert!(!touches!(9, |tr| numbers
-        .range(4..)
-        .count(tr, 2)
-        .await
-        .unwrap()));
-    assert!(!touches!(7, |tr| numbers.range(4..9).clear(tr)));
+}
+
+/// Asserts beside the commits of which keys a call fails, and beside which it does not.
+macro_rules! assert_conflicts {
+    ($world:ident: $($call:expr => |$tr:ident| with $with:tt, without $without:tt;)*) => {
+        $(
+            for (keys, expected) in [(&$with[..], true), (&$without[..], false)] {
+                for key in keys {
+                    let call = async |$tr: &StoreTransaction| {
+                        let _ = $call;
+                    };
+                    let meets = $world.meets(*key, call).await;
+                    assert_eq!(meets, expected, "{} beside {key}", stringify!($call));
+                }
+            }
+        )*
+    };
+}
+
+async fn calls_of_one_row_conflict_as_documented(store: TestStore) {
+    let world = World::new(store).await;
+    let numbers = &world.numbers;
+    let snapshot = &numbers.snapshot();
+    assert_conflicts! { world:
+        numbers.get(tr, &4).await.unwrap() => |tr| with [4], without [5];
+        snapshot.get(tr, &4).await.unwrap() => |tr| with [], without [4];
+        numbers.contains(tr, &4).await.unwrap() => |tr| with [4], without [5];
+        numbers.get_many(tr, &[4, 6]).await.unwrap() => |tr| with [4, 6], without [5];
+        numbers.set(tr, &4, &1).unwrap() => |tr| with [], without [4];
+        numbers.remove(tr, &4).unwrap() => |tr| with [], without [4];
+        numbers.update(tr, &4, |_| Some(1)).await.unwrap() => |tr| with [4], without [5];
+        snapshot.update(tr, &4, |_| Some(1)).await.unwrap() => |tr| with [4], without [5];
+    }
+}
+
+async fn calls_of_many_rows_conflict_as_documented(store: TestStore) {
+    let world = World::new(store).await;
+    let numbers = &world.numbers;
+    let snapshot = &numbers.snapshot();
+    assert_conflicts! { world:
+        numbers.range(2..).first(tr).await.unwrap() => |tr| with [2], without [1, 3];
+        numbers.range(50..).first(tr).await.unwrap() => |tr| with [50, 100], without [49];
+        numbers.range(4..17).last(tr).await.unwrap() => |tr| with [16], without [15, 17];
+        snapshot.range(2..).first(tr).await.unwrap() => |tr| with [], without [2];
+        numbers.range(4..).page(tr, None, 2).await.unwrap() => |tr| with [4, 7, 8], without [3, 9];
+        numbers.range(4..).count(tr, 2).await.unwrap() => |tr| with [4, 7, 8], without [3, 9];
+        numbers.range(4..9).clear(tr) => |tr| with [], without [4, 7];
+    }
 }
