@@ -8,7 +8,7 @@ use serde::Serialize;
 pub struct Change {
     /// The name of the queue.
     pub queue: String,
-    /// What was asked for: `cancel`, `expedite`, `redrive`, `purge`, `pause`, `resume`, `configure`,
+    /// What was asked for: `cancel`, `clear`, `expedite`, `redrive`, `purge`, `pause`, `resume`, `configure`,
     /// `release-dedupe`, `prioritize`, `limit`, `pause-group`, `resume-group`, `close-batch`, `cancel-batch` or
     /// `reschedule`.
     pub action: String,

@@ -3,18 +3,20 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Form, FromRequest, Path, Request, State};
+use axum::extract::{Form, FromRequest, Path, Query, Request, State};
 use axum::http::header::{HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Redirect;
 use export_queue::hc_dequeue::{GroupLimits, Rate};
 
 use super::guard::{FETCH_SITE, single};
+use super::pages::{ItemsQuery, PageQuery};
 use super::refusal::Refusal;
 use super::site::Site;
 use super::text::segment;
-use crate::change::Action;
+use crate::change::{Action, ItemsAction};
 use crate::error::Error;
+use crate::look::parse_place;
 use crate::report::Change;
 
 /// The header in which programs send the token.
@@ -67,12 +69,14 @@ pub(super) async fn change_item(
     Ok(back(&site, &path, &change, 0))
 }
 
-/// Changes the items that are selected on a page of a listing. Those that are no longer where the action finds them
-/// are left out. One that cannot be changed is counted as failed, and the rest are still changed. Dropping the future,
-/// and the time limit of a request, leave those that were changed so far.
+/// Changes the items that are selected on a page of a listing, and returns to it. Those that are no longer where the
+/// action finds them are left out. One that cannot be changed is counted as failed, and the rest are still changed.
+/// Dropping the future, and the time limit of a request, leave those that were changed so far.
 pub(super) async fn change_selected(
     State(site): State<Site>,
     Path((name, place)): Path<(String, String)>,
+    Query(wanted): Query<PageQuery>,
+    Query(of): Query<ItemsQuery>,
     AllowedForm(fields): AllowedForm,
 ) -> Result<Redirect, Refusal> {
     let action = action_of(&fields)?;
@@ -85,8 +89,46 @@ pub(super) async fn change_selected(
             Err(_) => failed += 1,
         }
     }
-    let path = format!("/queues/{}/items/{}", segment(&name), segment(&place));
+    let list = format!("/queues/{}/items/{}", segment(&name), segment(&place));
+    let path = of.address(&list, wanted.after.as_deref());
     Ok(back(&site, &path, &change, failed))
+}
+
+/// Changes all items of a group, a batch or a kind, and returns to their listing in a place. Dropping the future, and
+/// the time limit of a request, leave those that were changed so far.
+pub(super) async fn change_items_of(
+    State(site): State<Site>,
+    Path(name): Path<String>,
+    Query(of): Query<ItemsQuery>,
+    AllowedForm(fields): AllowedForm,
+) -> Result<Redirect, Refusal> {
+    let place = parse_place(field(&fields, "place").unwrap_or_default())?;
+    let change = change_all_of(&site, &name, &of, &fields).await?;
+    let list = format!("/queues/{}/items/{}", segment(&name), place.name());
+    Ok(back(&site, &of.address(&list, None), &change, 0))
+}
+
+/// Changes all items of a group, a batch or a kind, and returns what came of it as JSON.
+pub(super) async fn api_change_items_of(
+    State(site): State<Site>,
+    Path(name): Path<String>,
+    Query(of): Query<ItemsQuery>,
+    AllowedForm(fields): AllowedForm,
+) -> Result<Json<Change>, Refusal> {
+    Ok(Json(change_all_of(&site, &name, &of, &fields).await?))
+}
+
+async fn change_all_of(
+    site: &Site,
+    name: &str,
+    of: &ItemsQuery,
+    fields: &Fields,
+) -> Result<Change, Refusal> {
+    let action = ItemsAction::parse(field(fields, "action").unwrap_or_default());
+    let action = action.ok_or_else(|| bad_form("an action is cancel, clear, redrive or purge"))?;
+    let items = of.items()?;
+    let items = items.ok_or_else(|| bad_form("name a group, a batch or a kind in the address"))?;
+    Ok(site.console.change_items_of(name, action, &items).await?)
 }
 
 /// Changes a group, or the default limits.
@@ -213,7 +255,8 @@ pub(super) async fn api_set_paused<const PAUSED: bool>(
     Ok(Json(site.console.set_paused(&name, PAUSED).await?))
 }
 
-/// Returns to a page with a notice of what was changed, and of how many items could not be changed.
+/// Returns to a page, whose path may have a query, with a notice of what was changed, and of how many items could not
+/// be changed.
 fn back(site: &Site, path: &str, change: &Change, failed: u64) -> Redirect {
     let base = &site.options.base;
     let action = &change.action;
@@ -222,7 +265,10 @@ fn back(site: &Site, path: &str, change: &Change, failed: u64) -> Redirect {
         0 => String::new(),
         failed => format!("&failed={failed}"),
     };
-    Redirect::to(&format!("{base}{path}?done={action}&count={count}{failed}"))
+    let joint = if path.contains('?') { '&' } else { '?' };
+    Redirect::to(&format!(
+        "{base}{path}{joint}done={action}&count={count}{failed}"
+    ))
 }
 
 /// Returns the value of a field of a form.

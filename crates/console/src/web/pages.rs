@@ -2,6 +2,7 @@
 
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use export_queue::hc_dequeue::ItemsOf;
 use export_queue::keyspace::names::{bytes_text, parse_bytes};
 use serde::Deserialize;
 
@@ -42,21 +43,40 @@ impl ItemsQuery {
         limit: usize,
     ) -> Result<Items> {
         let console = &site.console;
-        let group = self.group.as_deref();
-        match parse_items_of(group, self.batch.as_deref(), self.kind.as_deref())? {
+        match self.items()? {
             Some(items) => console.items_of(name, place, &items, after, limit).await,
             None => console.items(name, place, after, limit).await,
         }
     }
 
+    /// Returns the items, or `None` if all are wanted.
+    pub(super) fn items(&self) -> Result<Option<ItemsOf>> {
+        parse_items_of(
+            self.group.as_deref(),
+            self.batch.as_deref(),
+            self.kind.as_deref(),
+        )
+    }
+
     /// Returns the query of an address that asks for these items. It is empty for all.
     fn query(&self) -> String {
         match (&self.group, &self.batch, &self.kind) {
-            (Some(group), ..) => format!("group={}", text::segment(group)),
-            (None, Some(batch), _) => format!("batch={}", text::segment(batch)),
+            (Some(group), ..) => format!("group={}", text::query(group)),
+            (None, Some(batch), _) => format!("batch={}", text::query(batch)),
             (None, None, Some(kind)) => format!("kind={}", text::query(kind)),
             (None, None, None) => String::new(),
         }
+    }
+
+    /// Returns the address of a page of these items: the path of their listing, and where the page begins.
+    pub(super) fn address(&self, list: &str, after: Option<&str>) -> String {
+        let after = after.map(|after| format!("after={}", text::query(after)));
+        let mut parts = vec![self.query(), after.unwrap_or_default()];
+        parts.retain(|part| !part.is_empty());
+        if parts.is_empty() {
+            return list.to_owned();
+        }
+        format!("{list}?{}", parts.join("&"))
     }
 
     /// Returns what the items belong to, and its name. Returns `None` for all items.
@@ -74,7 +94,7 @@ impl ItemsQuery {
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct PageQuery {
     /// Where the page begins, as the page before it said.
-    after: Option<String>,
+    pub(super) after: Option<String>,
     /// The change that led here.
     done: Option<String>,
     /// How many items it has changed.
@@ -101,6 +121,7 @@ impl PageQuery {
                     "Cancelled {items}; a held item leaves the queue when its session lets go of it."
                 )
             }
+            "clear" => format!("Removed {items} that waited."),
             "expedite" => format!("Made {items} ready."),
             "redrive" => format!("Put {items} back into the queue."),
             "purge" => format!("Removed {items} for good."),
@@ -184,17 +205,13 @@ pub(super) async fn items(
     let frame = Frame::of_queue(&site, &name, wanted.notice());
     let rows = items.items.iter();
     let list = format!("items/{}", items.place.name());
-    let query = of.query();
     let pager = frame.pager(&list, after, items.next.as_deref());
     Ok(page(&ItemsPage {
         rows: rows.map(|item| ItemRow::of(&frame.href, item)).collect(),
         actions: frame.actions(Some(items.place)),
-        pager: pager.with_query(&query),
-        query: if query.is_empty() {
-            query
-        } else {
-            format!("?{query}")
-        },
+        pager: pager.with_query(&of.query()),
+        query: of.address("", None),
+        here: of.address(&format!("{}/{list}", frame.href), after),
         of: of.owner(),
         frame,
         items,
@@ -330,4 +347,28 @@ pub(super) async fn schedules(
         list,
         owner,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_a_page_names_its_items_and_where_it_begins() {
+        let of = |group: Option<&str>, kind: Option<&str>| ItemsQuery {
+            group: group.map(str::to_owned),
+            kind: kind.map(str::to_owned),
+            batch: None,
+        };
+        for (items, after, address) in [
+            (of(None, None), None, "/list"),
+            (of(None, None), Some("0a"), "/list?after=0a"),
+            (of(Some("a&b"), None), None, "/list?group=a%26b"),
+            // Only a segment of a path cannot be a dot.
+            (of(Some("."), None), None, "/list?group=."),
+            (of(None, Some("x#")), Some("?"), "/list?kind=x%23&after=%3F"),
+        ] {
+            assert_eq!(items.address("/list", after), address);
+        }
+    }
 }

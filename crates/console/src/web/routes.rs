@@ -55,6 +55,7 @@ fn page_routes() -> Router<Site> {
         .route("/queues/{name}", get(pages::queue))
         .route("/queues/{name}/pause", post(change::set_paused::<true>))
         .route("/queues/{name}/resume", post(change::set_paused::<false>))
+        .route("/queues/{name}/items", post(change::change_items_of))
         .route(
             "/queues/{name}/items/{place}",
             get(pages::items).post(change::change_selected),
@@ -86,6 +87,10 @@ fn api_routes() -> Router<Site> {
     Router::new()
         .route("/api/queues", get(api::queues))
         .route("/api/queues/{name}", get(api::queue))
+        .route(
+            "/api/queues/{name}/items",
+            post(change::api_change_items_of),
+        )
         .route("/api/queues/{name}/items/{place}", get(api::items))
         .route("/api/queues/{name}/item/{item}", get(api::item))
         .route(

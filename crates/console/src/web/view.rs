@@ -11,7 +11,7 @@ use super::options::WebOptions;
 use super::refusal::Refusal;
 use super::site::Site;
 use super::text;
-use crate::change::Action;
+use crate::change::{Action, ItemsAction};
 use crate::report::{self, Item, Life, Payload, Time};
 
 /// How many characters of a payload or a reason a row of a listing shows.
@@ -194,6 +194,8 @@ pub(super) struct ItemsPage {
     pub(super) items: report::Items,
     /// What the addresses of the other places end with, to list the same items.
     pub(super) query: String,
+    /// The address of this page, to which a change of selected items returns.
+    pub(super) here: String,
     /// What the items belong to, and its name, unless all are listed.
     pub(super) of: Option<(&'static str, String)>,
     pub(super) rows: Vec<ItemRow>,

@@ -2,10 +2,11 @@
 
 use axum::body::Body;
 use axum::http::{Method, StatusCode};
-use export_queue::hc_dequeue::{Stats, WorkerOptions};
+use export_queue::hc_dequeue::{Batch, Enqueue, Stats, WorkerOptions};
 use export_queue::keyspace::{Runner, Store, Subspace, Transaction, Tx};
 use serde_json::Value;
 
+use crate::common::assert_valid;
 use crate::web::site::{
     Answer, JsonJobs, PATIENCE, TestSite, enqueue, evil_queue, evil_segment, open, request, rows,
     runner,
@@ -97,6 +98,150 @@ async fn forms_change_items_and_come_back_with_a_notice() {
         .post(&gone, &format!("token={token}&action=redrive"))
         .await;
     assert_eq!(answer.status, StatusCode::NOT_FOUND);
+}
+
+/// Returns a queue with three dead letters of a group, whose name has to be escaped, and one without a group.
+async fn letters_of_a_group() -> (Runner<Store>, JsonJobs) {
+    let runner = runner();
+    let queue = open(&runner, Subspace::from("jobs")).await;
+    let jobs = &queue;
+    let add = |tr: Tx<_>| async move {
+        let of_group = Enqueue::new().with_group("a&b c");
+        for value in ["a", "b", "c"] {
+            let _ = jobs.enqueue_with(&tr, &value.to_owned(), &of_group).await?;
+        }
+        let _ = jobs.enqueue(&tr, &"other".to_owned()).await?;
+        Ok::<_, export_queue::hc_dequeue::Error>(())
+    };
+    runner.run(add).await.unwrap();
+    let consumer = queue.consumer(&runner, WorkerOptions::default());
+    let consumer = consumer.await.unwrap();
+    for _ in 0..4 {
+        let dead = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
+        dead.discard("no").await.unwrap();
+    }
+    consumer.shut_down(PATIENCE).await.unwrap();
+    (runner, queue)
+}
+
+#[tokio::test]
+async fn a_change_on_a_page_of_a_group_returns_to_this_page() {
+    let (runner, queue) = letters_of_a_group().await;
+    let site = TestSite::with_changes(&runner);
+    let list = "/queues/jobs/items/dead?group=a%26b%20c";
+    let first = site.shown(&format!("/api{list}&limit=1")).await.json();
+    let after = first["next"].as_str().unwrap();
+    let here = &format!("{list}&after={after}");
+    let page = site.shown(here).await;
+    let action = page.after(r#"<form id="selected" method="post" action=""#);
+    assert_eq!(action.replace("&#38;", "&"), *here);
+    let token = page.after(r#"name="token" value=""#);
+    let item = page.after(r#"form="selected" name="item" value=""#);
+    let form = format!("token={token}&action=purge&item={item}");
+    let answer = site.post(here, &form).await;
+    assert_eq!(location(&answer), format!("{here}&done=purge&count=1"));
+    let page = site.shown(location(&answer)).await.text;
+    for text in ["Removed 1 item for good.", "<code>a&#38;b c</code>"] {
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    assert_eq!(page.matches("/queues/jobs/item/").count(), 1, "{page}");
+    assert_eq!(stats(&runner, &queue).await.dead, 3);
+}
+
+#[tokio::test]
+async fn all_items_of_a_group_are_changed_from_each_of_its_pages_and_no_others() {
+    let (runner, queue) = letters_of_a_group().await;
+    let site = TestSite::with_changes(&runner);
+    let list = "/queues/jobs/items/dead?group=a%26b%20c";
+    let page = site.shown(list).await;
+    let path = page.after(r#"<form id="all" method="post" action=""#);
+    assert_eq!(path, "/queues/jobs/items?group=a%26b%20c");
+    let token = page.after(r#"name="token" value=""#);
+    let form = |action: &str| format!("token={token}&place=dead&action={action}");
+    for (action, told, (dead, queued)) in [
+        ("redrive", "Put 3 items back into the queue.", (1, 3)),
+        ("purge", "Removed 0 items for good.", (1, 3)),
+        ("clear", "Removed 3 items that waited.", (1, 0)),
+        ("cancel", "Cancelled 0 items;", (1, 0)),
+    ] {
+        assert!(
+            page.text
+                .contains(&format!(r#"name="action" value="{action}""#))
+        );
+        let answer = site.post(path, &form(action)).await;
+        let shown = site.shown(location(&answer)).await.text;
+        for text in [told, "<code>a&#38;b c</code>"] {
+            assert!(shown.contains(text), "{text}: {shown}");
+        }
+        let counted = stats(&runner, &queue).await;
+        assert_eq!((counted.dead, counted.queued), (dead, queued), "{action}");
+    }
+    // A page of all items offers no such change.
+    let all = site.shown("/queues/jobs/items/dead").await.text;
+    assert!(!all.contains(r#"id="all""#), "{all}");
+}
+
+#[tokio::test]
+async fn programs_change_all_items_of_a_group_a_batch_or_a_kind() {
+    let runner = runner();
+    let queue = &open(&runner, Subspace::from("jobs")).await;
+    let open = |tr| async move { queue.open_batch(&tr, &Batch::new()).await };
+    let batch = runner.run(open).await.unwrap();
+    let value = &"a".to_owned();
+    for options in [
+        &Enqueue::new(),
+        &Enqueue::new().with_group("a"),
+        &Enqueue::new().with_batch(&batch),
+        &Enqueue::new().with_kind("a"),
+        &Enqueue::new().with_kind("a").with_delay(PATIENCE),
+    ] {
+        let add =
+            |tr: Tx<_>| async move { queue.enqueue_with(&tr, value, options).await.map(drop) };
+        runner.run(add).await.unwrap();
+    }
+    let site = TestSite::with_changes(&runner);
+    let token = site.token().await;
+    let batch = format!("batch={batch}");
+    for (of, action, changed) in [
+        ("group=a", "cancel", 1),
+        (&*batch, "clear", 1),
+        ("kind=a", "redrive", 0),
+        ("kind=a", "purge", 0),
+        ("kind=a", "cancel", 2),
+    ] {
+        let path = format!("/api/queues/jobs/items?{of}");
+        let form = format!("token={token}&action={action}");
+        let change = site.post(&path, &form).await.json();
+        assert_valid("Change", &change);
+        let told = (&change["action"], &change["changed"]);
+        assert_eq!(told, (&action.into(), &changed.into()), "{of}");
+    }
+    let counted = stats(&runner, queue).await;
+    assert_eq!((counted.queued, counted.delayed), (1, 0));
+    for (of, action, told) in [
+        ("", "cancel", "name a group, a batch or a kind"),
+        ("?group=a&kind=a", "cancel", "not by several"),
+        (
+            "?kind=a",
+            "expedite",
+            "an action is cancel, clear, redrive or purge",
+        ),
+        ("?kind=", "cancel", "1 to 100 bytes"),
+    ] {
+        for path in [
+            format!("/queues/jobs/items{of}"),
+            format!("/api/queues/jobs/items{of}"),
+        ] {
+            let form = format!("token={token}&place=queued&action={action}");
+            let answer = site.post(&path, &form).await;
+            assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}");
+            assert!(answer.text.contains(told), "{told}: {}", answer.text);
+        }
+    }
+    let form = format!("token={token}&place=nowhere&action=cancel");
+    let nowhere = site.post("/queues/jobs/items?kind=a", &form).await;
+    assert_eq!(nowhere.status, StatusCode::BAD_REQUEST);
+    assert_eq!(stats(&runner, queue).await, counted);
 }
 
 #[tokio::test]
@@ -214,6 +359,10 @@ async fn all_changes(site: &TestSite) -> Vec<(String, String)> {
     for base in ["", "/api"] {
         let path = format!("{base}/queues/{name}/groups");
         changes.push((path, "action=pause&group=a".to_owned()));
+        for of in ["group=a", "kind=a"] {
+            let path = format!("{base}/queues/{name}/items?{of}");
+            changes.push((path, "action=cancel&place=dead".to_owned()));
+        }
         let path = format!("{base}/queues/{name}/batches");
         changes.push((path, "action=cancel&batch=00".to_owned()));
     }
