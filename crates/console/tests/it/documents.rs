@@ -24,12 +24,13 @@ use crate::common::{enqueue, job};
 mod shop;
 
 /// What a command prints, on standard output.
-const TOLD: [(&str, &str); 34] = [
+const TOLD: [(&str, &str); 35] = [
     ("queues", "QUEUE"),
     ("stats", "sessions"),
     ("list", "ENQUEUED"),
     ("show", "payload"),
     ("cancel", ": cancel: "),
+    ("clear", ": clear: "),
     ("expedite", ": expedite: "),
     ("redrive", ": redrive: "),
     ("purge", ": purge: "),
@@ -63,7 +64,7 @@ const TOLD: [(&str, &str); 34] = [
 
 /// Commands whose options no document has, in this order. `<page>` is the next page of the same command, as JSON has
 /// it. The status, if it is not 0.
-const MORE: [(&str, i32); 65] = [
+const MORE: [(&str, i32); 69] = [
     ("queues --limit 1 --after <page>", 0),
     ("list jobs --limit 1 --after <page> --time-limit 20", 0),
     ("list events --subscription mirror", 0),
@@ -92,6 +93,10 @@ const MORE: [(&str, i32); 65] = [
     ("purge jobs --group c --yes", 0),
     ("purge jobs --batch BATCH --yes", 0),
     ("cancel jobs --kind other --yes", 0),
+    ("clear jobs --group c --yes", 0),
+    ("clear jobs --batch BATCH --yes", 0),
+    ("clear jobs --kind other --yes", 0),
+    ("clear jobs --yes", 2),
     ("expedite jobs --kind invoice --yes", 0),
     ("redrive jobs --kind invoice --yes", 0),
     ("purge jobs --kind invoice --yes", 0),
@@ -260,7 +265,7 @@ impl World {
                 word => word.to_owned(),
             });
         }
-        let asks = ["cancel", "expedite", "redrive", "purge"].contains(&name);
+        let asks = ["cancel", "clear", "expedite", "redrive", "purge"].contains(&name);
         if asks && !has("--yes") {
             arguments.push("--yes".to_owned());
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use console::terminal::parse_address;
 use console::{Combiner, Error, Filter, parse_items_of, parse_place};
 use export_queue::hc_dequeue::{ItemsOf, PlaceKind};
@@ -90,11 +90,17 @@ pub(crate) enum Command {
         item: String,
     },
 
-    /// Remove items that are queued or delayed, and ask sessions to let go of those that they hold.
+    /// Remove items, and ask sessions to let go of those that they hold. With --group, --batch or --kind alone, all of
+    /// these: queued, delayed, held and dead ones.
     #[command(after_help = "Examples:\n  \
         console cancel jobs 01f4… --db fdb:\n  \
+        console cancel jobs --group 'tenant 8' --db fdb:\n  \
         console cancel jobs --place delayed --payload '\"tenant\":7' --db fdb:")]
     Cancel(ItemsArguments),
+
+    /// Remove the queued and delayed items of a group, a batch or a kind. Those that are held or dead stay.
+    #[command(after_help = "Example:\n  console clear jobs --group 'tenant 8' --db fdb:")]
+    Clear(ClearArguments),
 
     /// Make delayed items ready.
     #[command(after_help = "Example:\n  console expedite jobs --older-than 1h --db fdb:")]
@@ -433,7 +439,8 @@ pub(crate) struct ItemsArguments {
     /// All items in the place.
     #[arg(long, conflicts_with = "items")]
     all: bool,
-    /// The place to look in, if it is not the only one.
+    /// The place to look in, if it is not the only one. Without it, `cancel` looks everywhere for the items of a group,
+    /// a batch or a kind, and for those that match another filter among queued ones.
     #[arg(long, value_parser = place(), conflicts_with = "items")]
     pub(crate) place: Option<PlaceKind>,
     #[command(flatten)]
@@ -477,6 +484,36 @@ impl ItemsArguments {
             return Ok(None);
         }
         Ok(Some(filter))
+    }
+
+    /// Returns the items of a group, a batch or a kind, if nothing else narrows which of them match.
+    pub(crate) fn items_alone(&self, filter: &Filter) -> Option<ItemsOf> {
+        let mut rest = filter.clone();
+        let items = rest.items.take();
+        if self.place.is_some() || !rest.is_empty() {
+            return None;
+        }
+        items
+    }
+}
+
+/// What to clear.
+#[derive(Args)]
+#[command(group(ArgGroup::new("of").required(true).args(["group", "batch", "kind"])))]
+pub(crate) struct ClearArguments {
+    /// The queue.
+    pub(crate) queue: String,
+    #[command(flatten)]
+    of: ItemsOfArguments,
+    /// Change them without asking.
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+impl ClearArguments {
+    pub(crate) fn items(&self) -> Result<ItemsOf, Error> {
+        let items = self.of.items()?;
+        Ok(items.expect("one of the group `of` is required"))
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use crate::arguments::{
     CombineOptions, Command, ListOptions, Options, ServeOptions, SettingsOptions, Target,
 };
-use crate::bulk::change_items;
+use crate::bulk::{change_items, clear};
 use crate::failure::{CommandFailure, Result, Status};
 use crate::limit_options::LimitOptions;
 use crate::output::{print, print_line};
@@ -38,6 +38,7 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
         Command::List(options) => list(context, &options).await?,
         Command::Show { queue, item } => print(&console.item(&queue, &item).await?, json)?,
         Command::Cancel(items) => change_items(context, Action::Cancel, &items).await?,
+        Command::Clear(arguments) => clear(context, &arguments).await?,
         Command::Expedite(items) => change_items(context, Action::Expedite, &items).await?,
         Command::Redrive(items) => change_items(context, Action::Redrive, &items).await?,
         Command::Purge(items) => change_items(context, Action::Purge, &items).await?,
