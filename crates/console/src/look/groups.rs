@@ -1,7 +1,10 @@
-//! Looking at the groups of items: how they stand, and why an item with a group has not started.
+//! Looking at the groups of items: how they stand, and why an item has not started.
+
+use std::collections::BTreeSet;
 
 use export_queue::hc_dequeue::{
-    GroupLimits, GroupState, GroupStatus, ListedItem, Place, Rate, Status,
+    GroupLimits, GroupState, GroupStatus, ItemsOf, ListedItem, Listing, Place, PlaceKind, Rate,
+    Status,
 };
 use export_queue::keyspace::error::corrupt_key;
 use export_queue::keyspace::names::{bytes_text, parse_bytes};
@@ -56,14 +59,18 @@ impl Console {
         let group = &parse_bytes(group);
         let read = |tr: Tx<_>| async move {
             let status = found.queue.group(&tr, group).await?;
-            Ok::<_, Error>((status, holders_of(&tr, found, group).await?))
+            let holders = holders_of(&tr, found, group).await?;
+            let first = first_queued(&tr, found, group).await?;
+            let not_started = untaken(&tr, found, holders.iter().chain(&first)).await?;
+            Ok::<_, Error>((status, holders, not_started))
         };
-        let (status, holders) = self.reader.run(read).await?;
+        let (status, holders, not_started) = self.reader.run(read).await?;
         let holders = holders.into_iter();
         Ok(report::Group {
             holders: holders
                 .map(|item| listed_item(&found.codec, item))
                 .collect(),
+            not_started,
             ..group_of(&status)
         })
     }
@@ -117,6 +124,7 @@ fn group_of(status: &GroupStatus) -> report::Group {
         limits,
         own_limits: status.has_own_limits,
         paused: status.is_paused,
+        not_started: None,
         holders: Vec::new(),
     }
 }
@@ -139,12 +147,18 @@ fn rate_of(rate: &Rate) -> report::Rate {
     }
 }
 
-/// Returns why an item has not started, if it is queued and has a group.
+/// Returns why an item has not started: if it is queued and has a group, or waits and no session takes its kind.
 pub(super) async fn why_not_started(
     tr: &impl Transaction,
     found: &Dequeue,
     item: &Status<Bytes>,
 ) -> Result<Option<String>> {
+    if waits(item)
+        && let Some(kind) = &item.kind
+        && !taken_kinds(tr, found).await?.contains(kind)
+    {
+        return Ok(Some(format!("no session takes its kind `{kind}`")));
+    }
     if item.place != Place::Queued || item.group.is_empty() {
         return Ok(None);
     }
@@ -160,16 +174,20 @@ pub(super) async fn why_not_started(
         _ if group.is_paused => "its group is paused".to_owned(),
         Some(0) => "the limit of its group is zero".to_owned(),
         Some(limit) if group.slots >= u64::from(limit) && !item.has_slot => {
-            let mut holders = holders_of(tr, found, &item.group).await?.into_iter();
+            let holders = holders_of(tr, found, &item.group).await?;
             let is_dead = |holder: &ListedItem<Bytes>| {
                 let status = holder.status.as_ref();
                 status.is_ok_and(|status| status.place == Place::Dead)
             };
-            match holders.find(is_dead) {
+            match holders.iter().find(|holder| is_dead(holder)) {
                 Some(ListedItem { item: letter, .. }) => {
                     format!("a dead letter of its group keeps a slot: redrive or purge {letter}")
                 }
-                None => format!("its group is at its limit ({} of {limit})", group.slots),
+                None => {
+                    let at_limit =
+                        format!("its group is at its limit ({} of {limit})", group.slots);
+                    with_cause(at_limit, untaken(tr, found, &holders).await?)
+                }
             }
         }
         _ => match group.state {
@@ -177,10 +195,74 @@ pub(super) async fn why_not_started(
                 let at = report::Time::from(at).moment();
                 format!("its group waits for its rate, and starts the next item at about {at}")
             }
-            _ => "it waits for its turn".to_owned(),
+            _ => {
+                let mut before = Vec::new();
+                if is_ordered(&group.limits) {
+                    before = first_queued(tr, found, &item.group).await?;
+                }
+                let turn = "it waits for its turn".to_owned();
+                with_cause(turn, untaken(tr, found, &before).await?)
+            }
         },
     };
     Ok(Some(reason))
+}
+
+fn with_cause(reason: String, cause: Option<String>) -> String {
+    match cause {
+        Some(cause) => format!("{reason}: {cause}"),
+        None => reason,
+    }
+}
+
+/// Returns whether each item of a group waits for the one before it, of whatever kind that is.
+fn is_ordered(limits: &GroupLimits) -> bool {
+    limits.limit() == Some(1) && limits.is_until_end()
+}
+
+fn waits(item: &Status<Bytes>) -> bool {
+    matches!(item.place, Place::Queued | Place::Delayed { .. })
+}
+
+/// Says which of some items is the first that waits for a session which takes its kind, if one does.
+async fn untaken(
+    tr: &impl Transaction,
+    found: &Dequeue,
+    items: impl IntoIterator<Item = &ListedItem<Bytes>>,
+) -> Result<Option<String>> {
+    let mut of_kinds = Vec::new();
+    for listed in items {
+        if let Ok(status) = &listed.status
+            && waits(status)
+            && let Some(kind) = &status.kind
+        {
+            of_kinds.push((listed.item, kind));
+        }
+    }
+    if of_kinds.is_empty() {
+        return Ok(None);
+    }
+    let taken = taken_kinds(tr, found).await?;
+    let mut of_kinds = of_kinds.into_iter();
+    let untaken = of_kinds.find(|(_, kind)| !taken.contains(*kind));
+    Ok(untaken.map(|(item, kind)| format!("no session takes the kind `{kind}` of {item}")))
+}
+
+/// Returns the kinds that sessions take.
+async fn taken_kinds(tr: &impl Transaction, found: &Dequeue) -> Result<BTreeSet<String>> {
+    let mut kinds = found.queue.kinds(tr).await?;
+    kinds.retain(|state| state.sessions > 0);
+    Ok(kinds.into_iter().map(|state| state.kind).collect())
+}
+
+/// Returns the first queued item of a group, if it has one.
+async fn first_queued(
+    tr: &impl Transaction,
+    found: &Dequeue,
+    group: &[u8],
+) -> Result<Vec<ListedItem<Bytes>>> {
+    let queued = Listing::new(PlaceKind::Queued).with_items_of(ItemsOf::group(group));
+    Ok(found.queue.list(tr, queued, None, 1).await?.items)
 }
 
 /// Returns the items that have the slots of a group. `None` were found if the number of slots does not decode.

@@ -52,6 +52,10 @@ pub struct Group {
     pub own_limits: bool,
     /// Whether it was paused, whatever its limits are.
     pub paused: bool,
+    /// Which item waits because no session takes its kind: the first queued one, or one that has a slot. Missing if
+    /// there is none, and in a listing of groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_started: Option<String>,
     /// The items that have its slots, up to 100, as far as they were found. Missing in a listing of groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<Item>,

@@ -73,7 +73,8 @@ pub struct Item {
     /// Whether it has a slot of its group.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub has_slot: bool,
-    /// Why it has not started, if it is queued and has a group. Missing in listings.
+    /// Why it has not started, if it is queued and has a group, or is queued or delayed and no session takes its kind.
+    /// Missing in listings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_started: Option<String>,
     /// The batch of which it is a member, or was one when it ended.

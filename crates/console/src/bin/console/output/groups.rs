@@ -86,6 +86,7 @@ impl Show for Group {
         fields([
             ("group", self.group.clone()),
             ("state", self.state.clone()),
+            ("not started", text(self.not_started.as_ref())),
             ("next start", text(self.next_start.as_ref())),
             ("slots", self.slots_text()),
             ("waiting", at_least(self.waiting, self.has_more)),
