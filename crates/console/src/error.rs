@@ -83,6 +83,12 @@ pub enum Error {
         hint: &'static str,
     },
 
+    /// One limit of a group cannot be removed from limits that are not known.
+    #[error(
+        "these limits, or the number of the group's slots, do not decode: replace all limits, or `repair` the queue"
+    )]
+    UnreadableLimits,
+
     /// The store failed.
     #[error("the store failed")]
     Keyspace(#[from] keyspace::Error),

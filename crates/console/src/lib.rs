@@ -11,7 +11,7 @@ pub mod report;
 pub mod terminal;
 mod web;
 
-pub use crate::change::{Action, Filter, ItemsAction, Selection};
+pub use crate::change::{Action, Filter, ItemsAction, Limit, Selection};
 pub use crate::error::{Error, Result};
 pub use crate::look::{Combiner, Console, MAX_QUEUES, MAX_ROWS, parse_items_of, parse_place};
 pub use crate::web::{Mounted, WebOptions, mount, router, serve};

@@ -13,5 +13,6 @@ mod queues;
 mod selection;
 
 pub use self::action::Action;
+pub use self::groups::Limit;
 pub use self::items_of::ItemsAction;
 pub use self::selection::{Filter, Selection};

@@ -14,7 +14,7 @@ use super::pages::{ItemsQuery, PageQuery};
 use super::refusal::Refusal;
 use super::site::Site;
 use super::text::segment;
-use crate::change::{Action, ItemsAction};
+use crate::change::{Action, ItemsAction, Limit};
 use crate::error::Error;
 use crate::look::parse_place;
 use crate::report::Change;
@@ -158,14 +158,20 @@ async fn change_group_by(site: &Site, name: &str, fields: &Fields) -> Result<Cha
     let console = &site.console;
     let change = match (field(fields, "action"), group) {
         (Some("set"), _) => console.limit(name, group, &limits_in(fields)?).await,
+        (Some("remove"), _) => {
+            let limit = field(fields, "limit").and_then(Limit::parse);
+            let limit = limit.ok_or_else(|| bad_form("select the limit to remove"))?;
+            console.remove_limit(name, group, limit).await
+        }
         (Some("reset"), Some(group)) => console.reset_limits(name, group).await,
         (Some("pause"), Some(group)) => console.set_group_paused(name, group, true).await,
         (Some("resume"), Some(group)) => console.set_group_paused(name, group, false).await,
         (Some("reset" | "pause" | "resume"), None) => {
-            let message = "the default limits can only be set: select a group, or pause the queue";
+            let message =
+                "the default limits cannot be reset or paused: select a group, or pause the queue";
             return Err(bad_form(message));
         }
-        _ => return Err(bad_form("an action is set, reset, pause or resume")),
+        _ => return Err(bad_form("an action is set, remove, reset, pause or resume")),
     };
     Ok(change?)
 }

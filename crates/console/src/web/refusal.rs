@@ -87,7 +87,9 @@ impl From<Error> for Refusal {
 fn status_of(error: &Error) -> StatusCode {
     match error {
         Error::NoQueue { .. } | Error::Missing { .. } => StatusCode::NOT_FOUND,
-        Error::WrongRecipe { .. } | Error::Unreadable { .. } => StatusCode::CONFLICT,
+        Error::WrongRecipe { .. } | Error::Unreadable { .. } | Error::UnreadableLimits => {
+            StatusCode::CONFLICT
+        }
         Error::Malformed { .. } | Error::WrongPlace { .. } => StatusCode::BAD_REQUEST,
         Error::Dequeue(error) => match error {
             hc_dequeue::Error::MalformedRef(_)

@@ -11,7 +11,7 @@ use super::options::WebOptions;
 use super::refusal::Refusal;
 use super::site::Site;
 use super::text;
-use crate::change::{Action, ItemsAction};
+use crate::change::{Action, ItemsAction, Limit};
 use crate::report::{self, Item, Life, Payload, Time};
 
 /// How many characters of a payload or a reason a row of a listing shows.

@@ -483,6 +483,10 @@ async fn the_page_of_groups_changes_limits() {
             format!("group={group}&action=set&at_most=4&until_end=yes&weight="),
             "0 of 4",
         ),
+        (
+            format!("group={group}&action=remove&limit=until-end"),
+            "0 of 4",
+        ),
         (format!("group={group}&action=pause"), "<td>paused</td>"),
         (format!("group={group}&action=resume"), "<td>ready</td>"),
         (format!("group={group}&action=reset"), "<td>default</td>"),
@@ -505,8 +509,19 @@ async fn the_page_of_groups_changes_limits() {
     }
     for (fields, text) in [
         ("action=set", "select a group"),
-        ("group=&action=reset", "can only be set"),
-        ("group=&action=pause", "can only be set"),
+        (
+            "group=&action=reset",
+            "the default limits cannot be reset or paused",
+        ),
+        (
+            "group=&action=pause",
+            "the default limits cannot be reset or paused",
+        ),
+        ("group=a&action=remove", "select the limit to remove"),
+        (
+            "group=a&action=remove&limit=x",
+            "select the limit to remove",
+        ),
         ("group=a&action=set&at_most=x", "a limit is no number"),
         (
             "group=a&action=set&until_end=yes",
@@ -515,7 +530,7 @@ async fn the_page_of_groups_changes_limits() {
         ("group=a&action=set&weight=0", "out of range"),
         (
             "group=a&action=explode",
-            "an action is set, reset, pause or resume",
+            "an action is set, remove, reset, pause or resume",
         ),
     ] {
         let answer = site.post(groups, &format!("token={token}&{fields}")).await;

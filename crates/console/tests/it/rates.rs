@@ -10,7 +10,7 @@ use crate::web::site::TestSite;
 use axum::http::StatusCode;
 use conformance::stores::TestStore;
 use console::report::{Limits, Time};
-use console::{Error, WebOptions};
+use console::{Error, Limit, WebOptions};
 use export_queue::hc_dequeue::{
     Error as DequeueError, GroupLimits, ItemRef, MAX_RATE_PERIOD, Rate,
 };
@@ -21,6 +21,7 @@ conformance::on_every_store!(threads:
     a_group_that_waits_for_its_rate_says_until_when,
     rates_are_told_with_the_other_limits,
     rates_that_are_out_of_range_change_nothing,
+    one_limit_is_removed_and_the_others_stay,
 );
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -161,6 +162,77 @@ fn periods_are_shown_to_the_millisecond() {
     }
 }
 
+/// All limits that a group can have.
+fn all_limits() -> GroupLimits {
+    let limits = GroupLimits::ordered().with_dead_letters_blocking();
+    limits.with_weight(2).with_rate(Rate::new(1, DAY))
+}
+
+async fn one_limit_is_removed_and_the_others_stay(store: TestStore) {
+    let world = World::new(&store).await;
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    let all = "at most 1, until end, dead letters block, 1 per 1day, weight 2";
+    for (limit, left) in [
+        (
+            Limit::Rate,
+            "at most 1, until end, dead letters block, weight 2",
+        ),
+        (
+            Limit::Weight,
+            "at most 1, until end, dead letters block, 1 per 1day",
+        ),
+        (
+            Limit::DeadLettersBlock,
+            "at most 1, until end, 1 per 1day, weight 2",
+        ),
+        (Limit::UntilEnd, "at most 1, 1 per 1day, weight 2"),
+        (Limit::AtMost, "no limit of slots, 1 per 1day, weight 2"),
+    ] {
+        for group in [Some("acme"), None] {
+            console.limit(jobs, group, &all_limits()).await.unwrap();
+            let remove = async || {
+                let change = console.remove_limit(jobs, group, limit).await;
+                valid(change.unwrap()).outcome
+            };
+            let of = if group.is_none() {
+                "default limits: "
+            } else {
+                ""
+            };
+            assert_eq!(remove().await, format!("{of}{left}; before: {all}"));
+            let name = limit.name();
+            let again = format!("{of}{left}; unchanged: `{name}` is not among them");
+            assert_eq!(remove().await, again);
+            let limits = match group {
+                Some(group) => console.group(jobs, group).await.unwrap().limits,
+                None => console.default_limits(jobs).await.ok(),
+            };
+            assert_eq!(limits.unwrap().to_string(), left);
+        }
+    }
+    // The default limits become those of the group, without this one.
+    console.limit(jobs, None, &all_limits()).await.unwrap();
+    console.reset_limits(jobs, "acme").await.unwrap();
+    let change = console.remove_limit(jobs, Some("acme"), Limit::Rate).await;
+    let before = format!("; before: {all}, by default");
+    assert!(change.unwrap().outcome.ends_with(&before));
+    let group = console.group(jobs, "acme").await.unwrap();
+    assert!(group.own_limits);
+    let default = console.default_limits(jobs).await.unwrap();
+    assert_eq!(default.to_string(), all);
+    // Limits that are not known are not written again.
+    let row = world.jobs.subspace().pack(&("l", &b"acme"[..], "k"));
+    world.set(&row, b"\x63newer").await;
+    let before = world.written().await;
+    let refused = console.remove_limit(jobs, Some("acme"), Limit::Rate).await;
+    assert!(
+        matches!(refused, Err(Error::UnreadableLimits)),
+        "{refused:?}"
+    );
+    assert_queues_unchanged(&world, &before, &world.written().await);
+}
+
 #[test]
 fn the_program_shows_and_changes_rates() {
     let store = Filled::with(|world| {
@@ -190,7 +262,7 @@ fn the_program_shows_and_changes_rates() {
     let why = "its group waits for its rate, and starts the next item at about 20";
     assert!(shown.contains(why), "{shown}");
 
-    let steps: [(&[&str], &str); 4] = [
+    let steps: [(&[&str], &str); 6] = [
         (
             &["acme", "--rate", "100/1m", "--burst", "10"],
             "no limit of slots, 100 per 1m, burst 10; before: no limit of slots, 1 per 1day",
@@ -204,8 +276,16 @@ fn the_program_shows_and_changes_rates() {
             "default limits: no limit of slots, 5 per 500ms; before: no limit",
         ),
         (
+            &["acme", "--remove", "rate"],
+            "at most 1, until end; before: at most 1, until end, 1 per 1day",
+        ),
+        (
+            &["--remove", "weight"],
+            "default limits: no limit of slots, 5 per 500ms; unchanged: `weight` is not among them",
+        ),
+        (
             &["acme", "--reset"],
-            "no limit of slots, 5 per 500ms, by default; before: at most 1, until end, 1 per 1day",
+            "no limit of slots, 5 per 500ms, by default; before: at most 1, until end",
         ),
     ];
     for (options, told) in steps {
@@ -217,7 +297,7 @@ fn the_program_shows_and_changes_rates() {
 fn rates_that_are_malformed_or_out_of_range_are_a_wrong_command() {
     let store = Filled::embedded();
     let malformed = "expected a number of starts and a time with its unit";
-    let wrong: [(&[&str], &str); 13] = [
+    let wrong: [(&[&str], &str); 16] = [
         (&["--rate", "100"], malformed),
         (&["--rate", "100/60"], malformed),
         (&["--rate", "100/"], malformed),
@@ -237,6 +317,12 @@ fn rates_that_are_malformed_or_out_of_range_are_a_wrong_command() {
         ),
         (&["--burst", "10"], "--rate"),
         (&["--reset", "--rate", "1/1m"], "cannot be used with"),
+        (
+            &["--remove", "rate", "--weight", "2"],
+            "cannot be used with",
+        ),
+        (&["--remove", "rate", "--reset"], "cannot be used with"),
+        (&["--remove", "slots"], "at-most, until-end"),
     ];
     for (options, reason) in wrong {
         let finished = store.run(&[&["limit", "jobs", "a"][..], options].concat());
@@ -273,6 +359,10 @@ async fn the_page_of_groups_shows_and_changes_rates() {
         (
             "group=acme&action=set&starts=1&period=1day&burst=",
             "<td>1 per 1day</td>",
+        ),
+        (
+            "group=acme&action=remove&limit=rate",
+            "<td>0, no limit</td>",
         ),
         (
             "group=&action=set&starts=1&period=1s",

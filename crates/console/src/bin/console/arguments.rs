@@ -148,10 +148,11 @@ pub(crate) enum Command {
         queue: String,
     },
 
-    /// Print how a group stands, or the default limits, or replace limits by those that are given.
+    /// Print how a group stands, or the default limits, or replace limits by those that are given, or remove one.
     #[command(after_help = "Examples:\n  \
         console limit jobs 'tenant 7' --at-most 4 --db fdb:\n  \
         console limit jobs 'tenant 7' --rate 100/1m --burst 10 --db fdb:\n  \
+        console limit jobs 'tenant 7' --remove rate --db fdb:\n  \
         console limit jobs 'tenant 7' --reset --db fdb:\n  \
         console limit jobs --ordered --db fdb:")]
     Limit(LimitOptions),

@@ -164,6 +164,9 @@ async fn limit(context: &Context<'_>, options: &LimitOptions) -> Result<()> {
     if let Some(limits) = options.limits() {
         return print(&console.limit(queue, group, &limits).await?, json);
     }
+    if let Some(limit) = options.remove {
+        return print(&console.remove_limit(queue, group, limit).await?, json);
+    }
     match group {
         Some(group) if options.reset => print(&console.reset_limits(queue, group).await?, json),
         Some(group) => print(&console.group(queue, group).await?, json),

@@ -1,6 +1,8 @@
 //! The options of `limit`.
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use console::Limit;
 use export_queue::hc_dequeue::{GroupLimits, Rate};
 
 /// The limits of a group. Those that are given replace all that it had.
@@ -35,19 +37,30 @@ pub(crate) struct LimitOptions {
     /// How many items of the group may start at once, if the rate allows it. Without it, 1: starts are evenly spaced.
     #[arg(long, value_name = "N", requires = "rate")]
     burst: Option<u32>,
+    /// Remove this limit, and leave the others as they are.
+    #[arg(
+        long,
+        value_name = "LIMIT",
+        value_parser = limit(),
+        conflicts_with_all = [
+            "at_most", "no_limit", "until_end", "dead_letters_block", "ordered", "weight", "rate", "burst"
+        ]
+    )]
+    pub(crate) remove: Option<Limit>,
     /// Let the default limits apply to the group again.
     #[arg(
         long,
         requires = "group",
         conflicts_with_all = [
-            "at_most", "no_limit", "until_end", "dead_letters_block", "ordered", "weight", "rate", "burst"
+            "at_most", "no_limit", "until_end", "dead_letters_block", "ordered", "weight", "rate", "burst",
+            "remove"
         ]
     )]
     pub(crate) reset: bool,
 }
 
 impl LimitOptions {
-    /// Returns the new limits. `None`: none were given, or they are reset.
+    /// Returns the new limits. `None`: none were given, or one is removed, or they are reset.
     pub(crate) fn limits(&self) -> Option<GroupLimits> {
         let flags = [
             self.no_limit,
@@ -82,6 +95,12 @@ impl LimitOptions {
         }
         Some(limits)
     }
+}
+
+/// Returns the parser of a limit's name.
+fn limit() -> impl TypedValueParser<Value = Limit> {
+    PossibleValuesParser::new(Limit::ALL.map(Limit::name))
+        .map(|name| Limit::parse(&name).expect("it is a possible value"))
 }
 
 /// Parses how many items may start in which time.
