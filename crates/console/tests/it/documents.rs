@@ -18,6 +18,7 @@ use tokio::runtime::Runtime;
 
 use crate::common::program::{Filled, Finished, finish, program, run};
 use crate::common::{enqueue, job};
+use crate::deaths::open_deaths;
 
 #[path = "../../../examples/examples/shop.rs"]
 #[expect(dead_code, reason = "its `main` is not run")]
@@ -64,7 +65,7 @@ const TOLD: [(&str, &str); 35] = [
 
 /// Commands whose options no document has, in this order. `<page>` is the next page of the same command, as JSON has
 /// it. The status, if it is not 0.
-const MORE: [(&str, i32); 69] = [
+const MORE: [(&str, i32); 70] = [
     ("queues --limit 1 --after <page>", 0),
     ("list jobs --limit 1 --after <page> --time-limit 20", 0),
     ("list events --subscription mirror", 0),
@@ -113,6 +114,7 @@ const MORE: [(&str, i32); 69] = [
         "configure jobs --max-deliveries 99 --dedupe-retention 2h --keep-done 3h",
         0,
     ),
+    ("configure jobs --deaths deaths", 0),
     ("configure jobs --no-deaths", 0),
     ("configure jobs --deaths nothing", 1),
     ("cancel jobs --place delayed --reason x --yes", 0),
@@ -177,6 +179,7 @@ impl World {
                     let member = Enqueue::new().with_group("tenant 7").with_batch(&batch);
                     enqueue(&world.runner, jobs, &job(7), &member).await;
                 }
+                open_deaths(world).await;
                 let invoice = Enqueue::new().with_kind("invoice");
                 enqueue(&world.runner, &world.jobs, &job(9), &invoice).await;
                 let another = world.jobs.consumer(&world.runner, WorkerOptions::default());

@@ -8,6 +8,7 @@ mod browser;
 mod changes;
 mod cli;
 mod common;
+mod deaths;
 mod documents;
 mod extremes;
 mod hostile;
