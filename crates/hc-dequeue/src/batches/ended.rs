@@ -179,6 +179,7 @@ mod tests {
     use microqueue::keyspace::{Database, Environment, Subspace};
 
     use super::*;
+    use crate::items::expiry::Expiry;
     use crate::tests::memory;
 
     const PLAIN: EndedBatch = EndedBatch {
@@ -196,42 +197,93 @@ mod tests {
         callback: None,
     };
 
-    /// Checks pages of rows, some of which are kept and the others over, as a session at a heartbeat. Returns how many
-    /// rows it removes, and whether it reaches the end.
-    async fn heartbeat(are_kept: &[bool]) -> (usize, bool) {
-        let keys = Keys::new(Subspace::from_bytes(b"Q"), Environment::system());
-        let tr = memory().begin().unwrap();
-        for (number, is_kept) in (0_u128..).zip(are_kept) {
+    /// Ended batches, which a session checks at its heartbeats.
+    struct Rows<Tr> {
+        tr: Tr,
+        keys: Keys,
+        count: u128,
+        expiry: Expiry,
+    }
+
+    impl<Tr: Transaction> Rows<Tr> {
+        fn new(tr: Tr) -> Self {
+            Self {
+                tr,
+                keys: Keys::new(Subspace::from_bytes(b"Q"), Environment::system()),
+                count: 0,
+                expiry: Expiry::default(),
+            }
+        }
+
+        /// Adds rows behind the others.
+        fn add(&mut self, count: usize, is_kept: bool) {
+            for _ in 0..count {
+                self.set(self.count, is_kept);
+                self.count += 1;
+            }
+        }
+
+        fn set(&self, number: u128, is_kept: bool) {
             let ended = EndedBatch {
-                until_millis: if *is_kept { u64::MAX } else { 3 },
+                until_millis: if is_kept { u64::MAX } else { 3 },
                 ..PLAIN
             };
-            let key = keys.ended_batch(BatchId(number.to_be_bytes()));
-            tr.set(&key, &ended.to_bytes());
+            let key = self.keys.ended_batch(BatchId(number.to_be_bytes()));
+            self.tr.set(&key, &ended.to_bytes());
         }
-        let mut removed = 0;
-        let mut after: Option<Vec<u8>> = None;
-        loop {
-            let page = expire_batches(&tr, &keys, after.as_deref()).await.unwrap();
-            removed += page.removed;
-            if !page.goes_on() {
-                return (removed, page.last.is_none());
+
+        /// Checks pages as at a heartbeat. Returns how many pages, and how many rows were removed.
+        async fn heartbeat(&mut self) -> (usize, usize) {
+            self.expiry.begin();
+            let mut pages = 0;
+            let mut removed = 0;
+            loop {
+                let after = self.expiry.after();
+                let page = expire_batches(&self.tr, &self.keys, after).await.unwrap();
+                pages += 1;
+                removed += page.removed;
+                if !self.expiry.note(page) {
+                    return (pages, removed);
+                }
             }
-            after = page.last;
         }
     }
 
+    const PAGE: usize = MAX_CHECKED_BATCHES;
+
     #[tokio::test]
-    async fn a_heartbeat_checks_batches_until_a_page_of_which_all_are_kept() {
-        // More than one page of each, even if it begins in the middle of one.
-        let kept = [true; 2 * MAX_CHECKED_BATCHES];
-        let over = [false; 2 * MAX_CHECKED_BATCHES];
-        for (rows, checked) in [
-            ([kept, over].concat(), (0, false)),
-            ([over, kept, over].concat(), (over.len(), false)),
-            ([&over[..], &[true, false]].concat(), (over.len() + 1, true)),
-        ] {
-            assert_eq!(heartbeat(&rows).await, checked);
+    async fn a_heartbeat_removes_what_is_over_at_the_front_and_checks_one_page_of_the_others() {
+        let mut rows = Rows::new(memory().begin().unwrap());
+        rows.add(2 * PAGE, false);
+        rows.add(4 * PAGE, true);
+        rows.add(PAGE, false);
+        assert_eq!(rows.heartbeat().await.1, 2 * PAGE);
+        // The first page and one of the round, until the round comes to what is over.
+        let mut heartbeats = 0;
+        let removed = loop {
+            match rows.heartbeat().await {
+                (2, 0) => heartbeats += 1,
+                (_, removed) => break removed,
+            }
+        };
+        assert!(heartbeats > 1);
+        assert_eq!(removed, PAGE);
+    }
+
+    #[tokio::test]
+    async fn what_is_over_at_the_front_never_waits_for_a_round() {
+        let mut rows = Rows::new(memory().begin().unwrap());
+        rows.add(3 * PAGE, true);
+        let mut over = 0;
+        for _ in 0..3 {
+            assert_eq!(rows.heartbeat().await, (2, 0));
+            // Rows are added faster than the round goes on.
+            rows.add(3 * PAGE, true);
+            for number in over..over + PAGE + 1 {
+                rows.set(number as u128, false);
+            }
+            over += PAGE + 1;
+            assert_eq!(rows.heartbeat().await.1, PAGE + 1);
         }
     }
 

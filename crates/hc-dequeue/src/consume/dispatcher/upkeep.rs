@@ -19,6 +19,7 @@ use crate::consume::policy::{Event, Step};
 use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
 use crate::items::error::{Error, Result, skip_corrupt};
+use crate::items::expiry::Expiry;
 use crate::items::keys::Keys;
 use crate::items::kind::Kind;
 use crate::items::record::{Record, Reserve};
@@ -39,10 +40,10 @@ const SWEEPING_SHARE: u32 = 4;
 /// The progress of periodic tasks.
 #[derive(Debug, Default)]
 pub(super) struct Upkeep {
-    /// The last dedupe id that was checked for expiry.
-    deduped: Option<Vec<u8>>,
-    /// The last ended batch that was checked for expiry.
-    batch: Option<Vec<u8>>,
+    /// Which dedupe ids are checked next.
+    dedupe: Expiry,
+    /// Which ended batches are checked next.
+    batches: Expiry,
     /// The last held item that was compared with the deliveries.
     compared: Option<Vec<u8>>,
     /// The progress of a sweep of the lanes.
@@ -181,22 +182,24 @@ impl Dispatcher {
     async fn sweep(&mut self) -> Result<()> {
         let until = self.sweep_until();
         let keys = &*self.shared.keys;
+        self.upkeep.dedupe.begin();
+        self.upkeep.batches.begin();
         while self.member.trusts_clock() {
-            let last_id = self.upkeep.deduped.as_deref();
-            let last_batch = self.upkeep.batch.as_deref();
+            let after_id = self.upkeep.dedupe.after();
+            let after_batch = self.upkeep.batches.after();
             let sweep = |tr| async move {
                 let tr = &tr;
                 try_join!(
-                    expire_dedupe(tr, keys, last_id),
-                    expire_batches(tr, keys, last_batch),
+                    expire_dedupe(tr, keys, after_id),
+                    expire_batches(tr, keys, after_batch),
                     sweep_done(tr, keys)
                 )
             };
-            let (deduped, batches, has_more) = self.runner.run(sweep).await?;
-            let goes_on = has_more || deduped.goes_on() || batches.goes_on();
-            self.upkeep.deduped = deduped.last;
-            self.upkeep.batch = batches.last;
-            if !goes_on || self.now() >= until {
+            let (ids, batches, has_more_done) = self.runner.run(sweep).await?;
+            let has_more_ids = self.upkeep.dedupe.note(ids);
+            let has_more_batches = self.upkeep.batches.note(batches);
+            let has_more = has_more_done || has_more_ids || has_more_batches;
+            if !has_more || self.now() >= until {
                 break;
             }
         }
