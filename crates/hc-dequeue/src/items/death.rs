@@ -41,7 +41,10 @@ pub struct Death {
     pub payload: Option<Bytes>,
 }
 
-/// What the log tells of an item that has become a dead letter.
+/// The outcome as which each death is counted.
+pub(crate) const DEAD: &str = "dead";
+
+/// What log and metrics tell of an item that has become a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DeadLetter {
     id: ItemId,
@@ -63,8 +66,8 @@ impl DeadLetter {
         }
     }
 
-    /// Logs the death, which has been committed.
-    pub(crate) fn log(&self, keys: &Keys) {
+    /// Logs and counts the death, which has been committed.
+    pub(crate) fn report(&self, keys: &Keys) {
         let Self {
             id,
             kind,
@@ -72,6 +75,7 @@ impl DeadLetter {
             deaths,
             reason,
         } = self;
+        kind.outcomes(&keys.name, DEAD).increment(1);
         let item = keys.item_ref(*id);
         let kind = kind.get();
         tracing::error!(queue = %keys.name, %item, kind, attempts, deaths, %reason, "an item is a dead letter");

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use metrics::{Counter, Label, counter};
 use microqueue::keyspace::record::Fields;
 use parking_lot::Mutex;
 
@@ -20,7 +21,7 @@ pub const MAX_KINDS: usize = 500;
 /// The format of a row with the kinds of a session.
 const FORMAT: u8 = 1;
 
-/// How many kinds that it does not know a session remembers until its next heartbeat.
+/// How many kinds that it does not know a session remembers until it reports them.
 const MAX_UNKNOWN: usize = MAX_KINDS;
 
 /// A kind, or that of an item without one.
@@ -62,6 +63,20 @@ impl Kind {
     pub(crate) fn get(&self) -> Option<&str> {
         self.0.as_deref()
     }
+
+    /// Returns the labels of metrics of items of this kind.
+    pub(crate) fn labels(&self, queue: &str) -> Vec<Label> {
+        let mut labels = vec![Label::new("queue", queue.to_owned())];
+        labels.extend(self.get().map(|kind| Label::new("kind", kind.to_owned())));
+        labels
+    }
+
+    /// Returns the counter of one outcome of items of this kind.
+    pub(crate) fn outcomes(&self, queue: &str, outcome: &'static str) -> Counter {
+        let mut labels = self.labels(queue);
+        labels.push(Label::from_static_parts("outcome", outcome));
+        counter!("hc_dequeue_outcomes", labels)
+    }
 }
 
 impl fmt::Debug for Kind {
@@ -76,7 +91,7 @@ pub(crate) struct Kinds {
     /// The kinds that it takes; `None` for all.
     known: Option<BTreeSet<Kind>>,
     takes_unnamed: bool,
-    /// Kinds that it has passed over since its last heartbeat.
+    /// Kinds that it has passed over and not yet reported.
     unknown: Mutex<BTreeSet<Kind>>,
 }
 

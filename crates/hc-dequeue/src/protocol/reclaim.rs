@@ -255,7 +255,7 @@ pub(crate) async fn reclaim_step(
     let some = |tr| async move { reclaim_items(&tr, keys, settings, session).await };
     let (returned, dead) = runner.run(some).await?;
     for letter in dead {
-        letter.log(keys);
+        letter.report(keys);
     }
     if returned > 0 {
         tracing::info!(queue = %keys.name, %session, returned, "returned items of the dead");

@@ -7,6 +7,7 @@ use metrics::{Counter, Histogram, counter, histogram};
 use microqueue::keyspace::Subspace;
 use microqueue::keyspace::names::queue_name;
 
+use crate::items::death::DEAD;
 use crate::items::kind::{Kind, Kinds};
 use crate::work::outcome::Outcome;
 
@@ -45,42 +46,33 @@ pub(crate) struct HandlerMetrics {
     done: Counter,
     snoozed: Counter,
     retried: Counter,
-    dead: Counter,
     discarded: Counter,
     dropped: Counter,
 }
 
 impl HandlerMetrics {
     fn new(queue: &str, kind: &Kind) -> Self {
-        let kind = kind.get().map(|kind| ("kind", kind.to_owned()));
-        let labels: Vec<_> = [("queue", queue.to_owned())]
-            .into_iter()
-            .chain(kind)
-            .collect();
-        let outcome = |outcome: &'static str| {
-            let outcome = ("outcome", outcome.to_owned());
-            let labels: Vec<_> = labels.iter().cloned().chain([outcome]).collect();
-            counter!("hc_dequeue_outcomes", &labels)
-        };
+        let outcomes = |outcome| kind.outcomes(queue, outcome);
+        // Deaths are counted where they are committed. Until the first one, the counter is zero, and not missing.
+        let _ = outcomes(DEAD);
         Self {
-            handler: histogram!("hc_dequeue_handler_seconds", &labels),
-            done: outcome("done"),
-            snoozed: outcome("snoozed"),
-            retried: outcome("retried"),
-            dead: outcome("dead"),
-            discarded: outcome("discarded"),
-            dropped: outcome("dropped"),
+            handler: histogram!("hc_dequeue_handler_seconds", kind.labels(queue)),
+            done: outcomes("done"),
+            snoozed: outcomes("snoozed"),
+            retried: outcomes("retried"),
+            discarded: outcomes("discarded"),
+            dropped: outcomes("dropped"),
         }
     }
 
-    /// Records a call of the handler, with its duration and its outcome, and whether a failure is the item's last. The
-    /// outcome is `None` if the handler was dropped.
+    /// Records a call of the handler, with its duration and its outcome, and whether a failure is the item's last,
+    /// after which it is not retried. The outcome is `None` if the handler was dropped.
     pub(crate) fn record(&self, took: Duration, outcome: Option<&Outcome>, is_last: bool) {
         self.handler.record(took.as_secs_f64());
         let counter = match outcome {
             Some(Outcome::Done) => &self.done,
             Some(Outcome::Snooze(_)) => &self.snoozed,
-            Some(Outcome::Retry { .. }) if is_last => &self.dead,
+            Some(Outcome::Retry { .. }) if is_last => return,
             Some(Outcome::Retry { .. }) => &self.retried,
             Some(Outcome::Discard { .. }) => &self.discarded,
             None => &self.dropped,

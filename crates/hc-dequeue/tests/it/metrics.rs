@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use crate::common::{Doomed, LONG, World, process, settings};
+use crate::costs::die_with_an_item;
 use conformance::chaos::{Chaos, CommitFault, Faults};
-use conformance::let_pass;
 use conformance::stores::TestStore;
+use conformance::{let_pass, until};
 use hc_dequeue::{
-    Backoff, Delivery, Enqueue, Error, GroupLimits, MAX_RATE_PERIOD, Outcome, Rate, Settings,
-    WorkerOptions,
+    Backoff, Delivery, Enqueue, Error, GroupLimits, MAX_RATE_PERIOD, Outcome, Queue, Rate,
+    Settings, WorkerOptions,
 };
 use keyspace::{Environment, RunOptions, Runner};
 
@@ -22,6 +23,7 @@ conformance::on_every_store!(
     a_leader_that_does_not_lead_costs_a_patience,
     items_that_are_returned_for_the_dead_are_counted,
     what_handlers_return_is_counted,
+    each_dead_letter_is_counted_once_in_whatever_way_it_has_died,
 );
 
 /// The pause between two looks.
@@ -237,7 +239,8 @@ async fn what_handlers_return_is_counted(store: TestStore) {
     for (outcome, count) in [
         ("done", 6.0),
         ("retried", 3.0),
-        ("dead", 3.0),
+        // Three after their last failure, and the one that was discarded.
+        ("dead", 4.0),
         ("snoozed", 2.0),
         ("discarded", 1.0),
     ] {
@@ -246,4 +249,39 @@ async fn what_handlers_return_is_counted(store: TestStore) {
     }
     assert_eq!(world.records("hc_dequeue_handler_seconds").len(), 15);
     assert_eq!(world.records("hc_dequeue_waiting_seconds").len(), 15);
+}
+
+async fn each_dead_letter_is_counted_once_in_whatever_way_it_has_died(store: TestStore) {
+    let settings = settings().with_max_attempts(1).with_max_deaths(1);
+    let world = World::recorded(&store, settings).await;
+    // The first one dies with its session.
+    world.enqueue([0]).await;
+    die_with_an_item(&world).await;
+    let subspace = world.queue.subspace().clone();
+    let texts = Queue::<String>::open(&world.runner, subspace).await;
+    let text = "no number".to_owned();
+    texts.unwrap().submit(&world.runner, &text).await.unwrap();
+    world.enqueue(1..4).await;
+    let granted_once = Enqueue::new().with_max_deliveries(1);
+    let _ = world.enqueue_with(4, &granted_once).await.unwrap();
+    let handler = async |delivery: Delivery<u64>| match delivery.value() {
+        1 => std::future::pending().await,
+        2 => Outcome::retry("no luck"),
+        3 => Outcome::discard("of no use"),
+        _ => Outcome::snooze(Duration::ZERO),
+    };
+    let options = WorkerOptions::new().with_time_limit(Duration::from_millis(20));
+    let worker = world.queue.work(&world.runner, options, handler);
+    let worker = worker.await.unwrap();
+    until(async || world.stats().await.dead == 6).await;
+    worker.shut_down(LONG).await.unwrap();
+    assert_eq!(world.recorded_outcome("dead"), 6.0);
+    // A consumer has no handler.
+    world.enqueue([5]).await;
+    let consumer = world.consumer().await;
+    let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    delivery.discard("no good").await.unwrap();
+    consumer.shut_down(LONG).await.unwrap();
+    assert_eq!(world.recorded_outcome("dead"), 7.0);
+    world.check().await;
 }

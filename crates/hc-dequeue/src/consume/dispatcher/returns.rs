@@ -75,24 +75,25 @@ impl PendingReturns {
 
 /// Returns what the caller learns of the result of giving an item back.
 fn outcome(returned: &Return, given: &GivenBack, keys: &Keys, session: SessionId) -> Result<()> {
+    let queue = &keys.name;
     let item = keys.item_ref(returned.id);
     match given {
         GivenBack::Accepted => Ok(()),
         GivenBack::Dead(letter) => {
-            letter.log(keys);
+            letter.report(keys);
             Ok(())
         }
         // For the caller, an acknowledgement failed; any other way to give up the item has succeeded.
         GivenBack::Cancelled if returned.how.ends() => Err(Error::Cancelled { item }),
         GivenBack::Cancelled => Ok(()),
         GivenBack::Lost => {
-            tracing::debug!(%item, "a delivery had been resolved or lost before");
+            tracing::debug!(queue, %item, "a delivery had been resolved or lost before");
             Err(Error::DeliveryLost { item })
         }
         GivenBack::Unreadable => {
             let key = returned.id.key_in(keys.held(session).subspace());
             let error = keyspace::Error::corrupt(&key, "expected the record of an item");
-            tracing::error!(%item, %error, "an item that this session holds does not decode");
+            tracing::error!(queue, %item, %error, "an item that this session holds does not decode");
             Err(error.into())
         }
     }
