@@ -111,7 +111,7 @@ mod warnings;
 
 pub use self::conflict::second_fails;
 pub use self::wait::{HANG, let_pass, timeout, until};
-pub use self::warnings::{logged_errors, with_warnings};
+pub use self::warnings::{logged_warnings, with_warnings};
 pub use keyspace;
 
 /// Chooses how often a test repeats: `long` if the environment variable `TEST_RUN` is `long`, otherwise

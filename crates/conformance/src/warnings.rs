@@ -23,21 +23,23 @@ pub fn with_warnings<F: Future>(future: F) -> impl Future<Output = (F::Output, V
     }
 }
 
-/// The errors of this program.
-static ERRORS: OnceLock<RecordedLog> = OnceLock::new();
+/// The warnings and errors of this program.
+static LOGGED: OnceLock<RecordedLog> = OnceLock::new();
 
-/// Returns the errors that this program has logged since the first call, those of all tests, each with all of its
-/// fields.
+/// Returns the warnings and errors that this program has logged since the first call, those of all tests, and that
+/// contain a text, each with all of its fields.
 ///
 /// # Panics
 /// If the program has another global subscriber.
-pub fn logged_errors() -> Vec<String> {
-    let log = ERRORS.get_or_init(|| {
-        let log = RecordedLog::of(Level::ERROR);
+pub fn logged_warnings(text: &str) -> Vec<String> {
+    let log = LOGGED.get_or_init(|| {
+        let log = RecordedLog::of(Level::WARN);
         set_global_default(log.clone()).expect("there is no other one");
         log
     });
-    log.lines.lock().clone()
+    let lines = log.lines.lock();
+    let found = lines.iter().filter(|line| line.contains(text));
+    found.cloned().collect()
 }
 
 /// Records what is logged at a level, or a more severe one.

@@ -2,8 +2,9 @@
 //! [crate](crate#operating) lists them with those of workers.
 //!
 //! All of them have the label `queue`: the [name](microqueue::keyspace::names::queue_name) of the queue, as the console
-//! shows it. Gauges are set at each heartbeat and at the end of a session. Counters and histograms are those of this
-//! process.
+//! shows it. Gauges of the queue are set at each heartbeat and at the end of a session. Those of what sessions of this
+//! process find are set to zero at the end of a session, and others set them again. Counters and histograms are those
+//! of this process.
 
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ pub(crate) struct Metrics {
     age: Gauge,
     /// Records at the front of the queue, or among the first delayed ones, as far as this process has read.
     unreadable: Gauge,
-    /// Kinds of items that wait and that no session takes, as far as this process has read.
+    /// Kinds of items that wait and that no session takes, as far as a session of this process has read.
     pub(crate) unknown_kinds: Gauge,
     /// By how much the wall clock was ahead of the median at the last census.
     pub(crate) clock_error: Gauge,
@@ -108,5 +109,12 @@ impl Metrics {
         self.dead.set(stats.dead as f64);
         self.age.set(age.unwrap_or_default().as_secs_f64());
         self.unreadable.set(unreadable as f64);
+    }
+
+    /// Records that a session has ended, which found these.
+    pub(crate) fn forget_session(&self) {
+        for found in [&self.unreadable, &self.unknown_kinds, &self.clock_error] {
+            found.set(0.0);
+        }
     }
 }

@@ -48,6 +48,11 @@ pub(crate) fn recorded(metric: &str, labels: String) -> Vec<f64> {
     recorder::values_of(metric, labels)
 }
 
+/// Returns all values that a gauge was set to, by the values of its labels.
+pub(crate) fn all_recorded(metric: &str, labels: String) -> Vec<f64> {
+    recorder::all_values_of(metric, labels)
+}
+
 /// A queue in a store, with a runner.
 pub(crate) struct World {
     pub(crate) store: TestStore,

@@ -21,15 +21,26 @@ pub(crate) fn install() {
 pub(crate) fn values_of(metric: &str, labels: String) -> Vec<f64> {
     let records = RECORDS.lock().unwrap();
     let values = records.get(&(metric.to_owned(), labels));
-    values.map_or(Vec::new(), |values| values.0.lock().unwrap().clone())
+    values.map_or(Vec::new(), |values| values.told.lock().unwrap().clone())
+}
+
+/// Returns all values that a gauge was set to.
+pub(crate) fn all_values_of(metric: &str, labels: String) -> Vec<f64> {
+    let records = RECORDS.lock().unwrap();
+    let values = records.get(&(metric.to_owned(), labels));
+    values.map_or(Vec::new(), |values| values.set.lock().unwrap().clone())
 }
 
 #[derive(Debug, Default)]
-struct Values(Mutex<Vec<f64>>);
+struct Values {
+    told: Mutex<Vec<f64>>,
+    /// All values that a gauge was set to.
+    set: Mutex<Vec<f64>>,
+}
 
 impl CounterFn for Values {
     fn increment(&self, value: u64) {
-        self.0.lock().unwrap().push(value as f64);
+        self.told.lock().unwrap().push(value as f64);
     }
 
     fn absolute(&self, value: u64) {
@@ -39,7 +50,7 @@ impl CounterFn for Values {
 
 impl GaugeFn for Values {
     fn increment(&self, value: f64) {
-        let before: f64 = self.0.lock().unwrap().iter().sum();
+        let before: f64 = self.told.lock().unwrap().iter().sum();
         self.set(before + value);
     }
 
@@ -48,15 +59,16 @@ impl GaugeFn for Values {
     }
 
     fn set(&self, value: f64) {
+        self.set.lock().unwrap().push(value);
         if value != 0.0 {
-            *self.0.lock().unwrap() = vec![value];
+            *self.told.lock().unwrap() = vec![value];
         }
     }
 }
 
 impl HistogramFn for Values {
     fn record(&self, value: f64) {
-        self.0.lock().unwrap().push(value);
+        self.told.lock().unwrap().push(value);
     }
 }
 

@@ -1,6 +1,5 @@
 //! Keeps the session alive, and cleans up after dead sessions.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +20,6 @@ use crate::items::end::sweep_done;
 use crate::items::error::{Error, Result, skip_corrupt};
 use crate::items::expiry::Expiry;
 use crate::items::keys::Keys;
-use crate::items::kind::Kind;
 use crate::items::record::{Record, Reserve};
 use crate::items::settings::Settings;
 use crate::items::settings_row::{is_paused, stored_settings};
@@ -30,7 +28,7 @@ use crate::lanes::sweep::{Sweep, sweep_lanes};
 use crate::protocol::confirm::confirm_handed_out;
 use crate::protocol::give_back::{GiveBack, When};
 use crate::protocol::reclaim::{Reclaimed, held_after, reclaim_step};
-use crate::queue::kinds::not_taken;
+use crate::queue::kinds::unknown_kinds;
 use crate::queue::stats::{oldest_age, read_stats};
 use crate::session::{SessionId, Tick};
 
@@ -50,15 +48,17 @@ pub(super) struct Upkeep {
     lanes: Option<Sweep>,
     /// Dead sessions that were not removed yet.
     dead: Vec<SessionId>,
-    /// Kinds that the session has passed over, and when it last has.
-    passed_over: BTreeMap<Kind, Duration>,
+    /// Whether no session took some kinds of items that waited when the session has last looked.
+    has_unknown_kinds: bool,
+    /// From when on the session looks again for kinds that no session takes.
+    next_look_at_kinds: Duration,
     /// Whether the session must fulfill before the next step for a dead session, whose requests may be ahead of
     /// others.
     pub(super) fulfills_first: bool,
 }
 
-/// For how long a kind is reported that the session has passed over: it may look at it again only after some time.
-const PASSED_OVER_FOR: Duration = Duration::from_secs(30);
+/// How often a session looks at most for kinds that no session takes, for which it may read the kinds of all.
+const LOOK_AT_KINDS: Duration = Duration::from_secs(10);
 
 impl Upkeep {
     /// Returns whether a step for a dead session is due.
@@ -150,30 +150,31 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Reports the kinds of items that the session has passed over lately and that no session takes.
+    /// Reports the kinds of items that wait and that no session takes, if the session has passed over any or has
+    /// reported some before. Sessions of one process that find the same set the gauge to the same number.
     async fn report_unknown_kinds(&mut self) -> Result<()> {
         let now = self.now();
+        if now < self.upkeep.next_look_at_kinds {
+            return Ok(());
+        }
         let met = self.queue.kinds.drain_unknown();
-        let passed_over = &mut self.upkeep.passed_over;
-        passed_over.extend(met.into_iter().map(|kind| (kind, now)));
-        passed_over.retain(|_, met| now < met.saturating_add(PASSED_OVER_FOR));
-        let kinds: BTreeSet<_> = passed_over.keys().cloned().collect();
-        let unknown = if kinds.is_empty() {
-            kinds
-        } else {
-            let keys = self.keys();
-            let kinds = &kinds;
-            let check = |tr| async move { not_taken(&tr, keys, kinds).await };
-            self.runner.run(check).await?
-        };
+        if met.is_empty() && !self.upkeep.has_unknown_kinds {
+            return Ok(());
+        }
+        self.upkeep.next_look_at_kinds = now.saturating_add(LOOK_AT_KINDS);
+        let keys = self.keys();
+        let met = &met;
+        let look = |tr| async move { unknown_kinds(&tr, keys, met.clone()).await };
+        let unknown = self.runner.run(look).await?;
         self.shared.metrics.unknown_kinds.set(unknown.len() as f64);
         if !unknown.is_empty() {
             tracing::warn!(
-                queue = %self.keys().name,
+                queue = %keys.name,
                 kinds = ?unknown,
                 "no worker knows these kinds of jobs, so that they wait: start a worker that has handlers for them"
             );
         }
+        self.upkeep.has_unknown_kinds = !unknown.is_empty();
         Ok(())
     }
 
@@ -425,6 +426,7 @@ impl Dispatcher {
             Ok(lost.len())
         };
         let ended = end.await;
+        self.shared.metrics.forget_session();
         tracing::debug!(queue = %self.keys().name, session = %self.session(), "ended a session");
         while let Ok(command) = self.commands.try_recv() {
             if let Command::ShutDown { done: another, .. } = command {

@@ -2,6 +2,7 @@
 
 mod handlers;
 mod items_of;
+mod unknown;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,6 @@ use serde::{Deserialize, Serialize};
 conformance::on_every_store!(
     each_kind_has_its_handler,
     a_job_is_handled_under_its_earlier_names,
-    a_kind_that_no_worker_knows_waits_uncounted_and_is_shown,
     a_worker_passes_over_a_thousand_jobs_of_another_kind,
     workers_of_different_kinds_wait_side_by_side,
     a_request_behind_that_of_a_dead_session_of_its_kinds_is_answered,
@@ -35,7 +35,6 @@ conformance::on_every_store!(
     many_groups_with_jobs_of_another_kind_hide_none,
     delays_of_another_kind_hide_no_shorter_one,
     what_comes_back_among_jobs_of_another_kind_is_found,
-    a_kind_that_no_worker_knows_has_a_gauge,
     a_new_value_under_a_dedupe_id_has_the_new_kind,
     each_job_is_handled_once_by_workers_of_its_kind_under_faults,
 );
@@ -243,49 +242,6 @@ async fn a_job_is_handled_under_its_earlier_names(store: TestStore) {
     world.check().await;
 }
 
-async fn a_kind_that_no_worker_knows_waits_uncounted_and_is_shown(store: TestStore) {
-    let world = World::with_defaults(&store).await;
-    assert_eq!(world.unknown_kinds().await, [""; 0]);
-    let item = world.submit(&Invoice { cents: 7 }).await;
-    let delayed = Enqueue::new().with_delay(SOON);
-    let due = world.submit_with(&Invoice { cents: 8 }, delayed).await;
-    assert_eq!(world.kinds().await, [("invoice".to_owned(), 0, 1)]);
-    let handlers = Handlers::new().work(world.note::<Mail>());
-    let mailer = world.work(WorkerOptions::new(), handlers).await;
-    for number in 0..30 {
-        world.submit(&Mail(number)).await;
-    }
-    world.until_handled(30).await;
-    until(async || world.stats().await.completed == 30).await;
-    assert_eq!(world.unknown_kinds().await, ["invoice"]);
-    let waits = ("invoice".to_owned(), 0, 1);
-    let of_mailer = ["", "letter", "mail"].map(|kind| (kind.to_owned(), 1, 0));
-    assert_eq!(
-        world.kinds().await,
-        [&[waits][..], &of_mailer[1..]].concat()
-    );
-    for item in [&item, &due] {
-        let queue = world.jobs.queue();
-        let status = |tr| async move { queue.status(&tr, item).await };
-        let status = world.runner.run(status).await.unwrap().unwrap();
-        assert_eq!(status.kind.as_deref(), Some("invoice"));
-        assert_eq!(
-            (status.attempts, status.deliveries, status.deaths),
-            (0, 0, 0)
-        );
-        let invoice: Invoice = world.jobs.decode(&status.value.unwrap()).unwrap();
-        assert!(invoice.cents >= 7);
-    }
-    let handlers = Handlers::new().work(world.note::<Invoice>());
-    let other = world.work(WorkerOptions::new(), handlers).await;
-    world.jobs.queue().wait_idle(&world.runner).await.unwrap();
-    assert_eq!(world.stats().await.completed, 32);
-    for worker in [mailer, other] {
-        worker.shut_down(LONG).await.unwrap();
-    }
-    world.check().await;
-}
-
 async fn a_worker_passes_over_a_thousand_jobs_of_another_kind(store: TestStore) {
     let world = World::with_defaults(&store).await;
     for _ in 0..3 {
@@ -482,20 +438,6 @@ async fn what_comes_back_among_jobs_of_another_kind_is_found(store: TestStore) {
     world.until_handled(1).await;
     second.shut_down(LONG).await.unwrap();
     world.check().await;
-}
-
-async fn a_kind_that_no_worker_knows_has_a_gauge(store: TestStore) {
-    crate::common::install_recorder();
-    let world = World::new(&store, settings()).await;
-    let gauge = || {
-        let name = keyspace::names::queue_name(world.jobs.queue().subspace());
-        crate::common::recorded("hc_dequeue_unknown_kinds", name)
-    };
-    world.submit(&Invoice { cents: 7 }).await;
-    let handlers = Handlers::new().work(world.note::<Mail>());
-    let mailer = world.work(woken(), handlers).await;
-    until(async || gauge() == [1.0]).await;
-    mailer.shut_down(LONG).await.unwrap();
 }
 
 async fn a_new_value_under_a_dedupe_id_has_the_new_kind(store: TestStore) {
