@@ -42,10 +42,16 @@ impl Calls {
         let handled = tokio::select! {
             handled = handle => Some(handled),
             () = item.cancelled() => {
+                let queue = item.queue_name();
+                let kind = item.record.kind.get();
+                let attempt = item.attempt();
                 let repeats = item.out.repeats().map(tracing::field::display);
                 let item = item.item_ref();
                 tracing::warn!(
+                    queue,
                     %item,
+                    kind,
+                    attempt,
                     repeats,
                     "a handler was dropped: its item was cancelled, or its delivery is lost"
                 );
@@ -79,22 +85,22 @@ impl Calls {
         held: &HeldItem,
         outcome: Outcome,
     ) -> (GiveBack, Option<String>) {
+        let queue = held.queue_name();
         let item = held.item_ref();
+        let kind = held.record.kind.get();
+        let attempt = held.attempt();
         match outcome {
             Outcome::Done => (held.completed(), None),
             Outcome::Snooze(delay) => (GiveBack::Returned(held.after(delay)), None),
             Outcome::Retry { after, reason } => {
-                let failures = u32::try_from(held.attempt()).unwrap_or(u32::MAX);
+                let failures = u32::try_from(attempt).unwrap_or(u32::MAX);
                 let backoff = held.out.life.backoff;
                 let delay = after.unwrap_or_else(|| backoff.after(failures, &self.env));
-                let queue = held.queue_name();
-                let attempt = held.attempt();
-                let kind = held.record.kind.get();
                 tracing::warn!(queue, %item, kind, attempt, reason, ?delay, "a handler failed");
                 (GiveBack::Failed(held.after(delay)), Some(reason))
             }
             Outcome::Discard { reason } => {
-                tracing::warn!(%item, reason, "a handler has discarded an item");
+                tracing::warn!(queue, %item, kind, attempt, reason, "a handler has discarded an item");
                 (GiveBack::Discarded, Some(reason))
             }
         }

@@ -261,9 +261,11 @@ impl Slot {
                 }
             }
             Err(error) => {
+                let queue = item.queue_name();
+                let kind = item.record.kind.get();
                 let item = item.item_ref();
                 let error = chain(&error);
-                tracing::warn!(%item, %error, "an item that must be handled apart goes back");
+                tracing::warn!(queue, %item, kind, %error, "an item that must be handled apart goes back");
             }
         }
         drop(wanted);
