@@ -21,6 +21,7 @@ conformance::on_every_store!(
     what_was_granted_and_not_collected_costs_nothing,
     an_item_that_is_snoozed_for_good_comes_to_an_end,
     an_item_may_have_limits_of_its_own,
+    a_delivery_tells_its_limits_and_whether_a_failure_would_be_the_last,
     an_item_that_begins_anew_has_all_its_limits_again,
     a_delivery_from_before_a_redrive_stays_lost,
     an_item_that_kills_its_process_becomes_a_dead_letter_and_no_other_does,
@@ -249,6 +250,57 @@ impl Anew {
         let enqueued = world.enqueue_with(7, &options).await;
         assert_eq!(enqueued.unwrap(), Enqueued::Replaced(*item));
     }
+}
+
+async fn a_delivery_tells_its_limits_and_whether_a_failure_would_be_the_last(store: TestStore) {
+    let settings = Settings::new()
+        .with_max_attempts(3)
+        .with_max_deaths(4)
+        .with_max_deliveries(5);
+    let world = World::new(&store, settings).await;
+    let consumer = world.consumer().await;
+    let next = async || consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    let limits = |delivery: &Delivery<u64>| {
+        [
+            delivery.max_attempts(),
+            delivery.max_deaths(),
+            delivery.max_deliveries(),
+        ]
+    };
+    world.enqueue([1]).await;
+    for is_last in [false, false, true] {
+        let delivery = next().await;
+        assert_eq!(limits(&delivery), [3, 4, 5]);
+        assert_eq!(delivery.is_last_attempt(), is_last);
+        delivery.nack().await.unwrap();
+    }
+    assert_eq!(world.stats().await.dead, 1);
+
+    // The last grant is the last attempt, too.
+    world.enqueue([2]).await;
+    for _ in 1..5 {
+        let delivery = next().await;
+        assert!(!delivery.is_last_attempt());
+        delivery.release().await.unwrap();
+    }
+    let delivery = next().await;
+    assert_eq!(delivery.attempt(), 1);
+    assert!(delivery.is_last_attempt());
+    delivery.nack().await.unwrap();
+    assert_eq!(world.stats().await.dead, 2);
+
+    let own = Enqueue::new()
+        .with_max_attempts(2)
+        .with_max_deaths(6)
+        .with_max_deliveries(7);
+    let _ = world.enqueue_with(3, &own).await.unwrap();
+    for is_last in [false, true] {
+        let delivery = next().await;
+        assert_eq!(limits(&delivery), [2, 6, 7]);
+        assert_eq!(delivery.is_last_attempt(), is_last);
+        delivery.nack().await.unwrap();
+    }
+    assert_eq!(world.stats().await.dead, 3);
 }
 
 async fn an_item_that_begins_anew_has_all_its_limits_again(store: TestStore) {

@@ -20,6 +20,7 @@ conformance::on_every_store!(
     an_owner_is_given_no_more_schedules_than_it_can_set,
     schedules_that_have_become_too_large_are_refused_with_what_to_do,
     the_schedules_of_an_owner_are_listed_page_by_page,
+    a_name_that_the_index_has_by_mistake_removes_no_schedule_of_another_owner,
     a_set_conflicts_with_its_own_schedules_only,
 );
 
@@ -411,6 +412,31 @@ async fn the_schedules_of_an_owner_are_listed_page_by_page(store: TestStore) {
         owner: "shop".to_owned(),
     };
     assert!(audit.findings.contains(&stray), "{audit:?}");
+    world.check().await;
+}
+
+async fn a_name_that_the_index_has_by_mistake_removes_no_schedule_of_another_owner(
+    store: TestStore,
+) {
+    let world = ScheduleWorld::new(&store, NOON).await;
+    world.create("alone", &minutely()).await;
+    world.set_all("billing", &[hourly("invoices", 5)]).await;
+    world.set_all("shop", &[hourly("report", 5)]).await;
+    // Damage has put the names of others among those of the shop.
+    let names = &world.queue.keys.schedules_of("shop");
+    let damage = async |tr: microqueue::keyspace::Tx<_>| {
+        for name in ["alone", "invoices"] {
+            tr.set(&names.pack(&name), b"");
+        }
+        Ok::<_, Error>(())
+    };
+    world.runner.run(damage).await.unwrap();
+    let set = world.set_all("shop", &[]).await;
+    assert_eq!(set.removed, ["report"]);
+    let names: Vec<_> = world.list().await.into_iter().map(|one| one.name).collect();
+    assert_eq!(names, ["alone", "invoices"]);
+    let audit = world.queue.repair(&world.runner).await.unwrap();
+    assert_eq!(audit.findings.len(), 2, "{audit:?}");
     world.check().await;
 }
 

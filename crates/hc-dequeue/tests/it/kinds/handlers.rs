@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance::stores::TestStore;
-use conformance::until;
+use conformance::{logged_warnings, until};
 use hc_dequeue::testing::drain_jobs;
 use hc_dequeue::{
     Backoff, Batch, Call, Delivery, Enqueue, Error, Handlers, Job, JobOptions, MAX_KIND_BYTES,
     MAX_KINDS, Outcome, Place, Schedule, Settings, Stats, WorkerOptions,
 };
 use keyspace::Store;
+use keyspace::names::queue_name;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,7 @@ conformance::on_every_store!(
     an_enqueue_comes_before_the_options_of_the_kind,
     jobs_come_from_schedules_and_batches,
     a_hook_sees_each_call_and_its_outcome,
+    log_and_metrics_tell_the_kind_of_a_job,
     what_cannot_be_a_kind_is_refused_before_anything_is_done,
     a_drain_handles_the_jobs_that_have_handlers,
 );
@@ -37,26 +39,69 @@ impl Job for Careful {
         JobOptions::new()
             .with_max_attempts(2)
             .with_priority(3)
-            .with_time_limit(Duration::from_millis(20))
             .with_backoff(Backoff::new(SOON, SOON))
     }
 }
 
+/// A job whose handler hangs until its time limit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Hanging;
+
+impl Job for Hanging {
+    const KIND: &'static str = "hanging";
+
+    fn options() -> JobOptions {
+        Careful::options().with_time_limit(Duration::from_millis(20))
+    }
+}
+
+/// A job of more kinds than a worker takes.
+#[derive(Serialize, Deserialize)]
+struct Manifold;
+
+impl Job for Manifold {
+    const KIND: &'static str = "000";
+    const ALIASES: &'static [&'static str] = &NUMBERS;
+}
+
+/// The numbers from 1 to 500, in three digits.
+static NUMBERS: [&str; MAX_KINDS] = {
+    let mut numbers = [""; MAX_KINDS];
+    let mut number = 0;
+    while number < MAX_KINDS {
+        numbers[number] = match std::str::from_utf8(&DIGITS[number]) {
+            Ok(digits) => digits,
+            Err(_) => panic!("digits are ASCII"),
+        };
+        number += 1;
+    }
+    numbers
+};
+
+static DIGITS: [[u8; 3]; MAX_KINDS] = {
+    let mut digits = [[b'0'; 3]; MAX_KINDS];
+    let mut number = 0;
+    while number < MAX_KINDS {
+        let value = number + 1;
+        digits[number][0] += (value / 100) as u8;
+        digits[number][1] += (value / 10 % 10) as u8;
+        digits[number][2] += (value % 10) as u8;
+        number += 1;
+    }
+    digits
+};
+
 async fn each_kind_has_its_attempts_its_backoff_its_time_limit_and_its_priority(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let fails = world.submit(&Careful(1)).await;
-    let hangs = world.submit(&Careful(2)).await;
+    let hangs = world.submit(&Hanging).await;
     let waits = world.submit(&Mail(3)).await;
-    let careful = async |job: Delivery<Careful>| {
-        if job.value().0 == 2 {
-            std::future::pending::<()>().await;
-        }
-        Outcome::retry("no luck")
-    };
+    let careful = async |_: Delivery<Careful>| Outcome::retry("no luck");
+    let hanging = async |_: Delivery<Hanging>| std::future::pending::<()>().await;
     let mail = async |_: Delivery<Mail>| Outcome::retry("no luck either");
     // The worker's own backoff is long.
     let options = WorkerOptions::new().with_backoff(Backoff::new(LONG * 60, LONG * 60));
-    let handlers = Handlers::new().work(careful).work(mail);
+    let handlers = Handlers::new().work(careful).work(hanging).work(mail);
     let worker = world.work(options, handlers).await;
     until(async || world.stats().await.dead == 2).await;
     until(async || world.stats().await.delayed == 1).await;
@@ -161,6 +206,67 @@ async fn a_hook_sees_each_call_and_its_outcome(store: TestStore) {
     assert_eq!(*seen.lock(), expected);
 }
 
+async fn log_and_metrics_tell_the_kind_of_a_job(store: TestStore) {
+    crate::common::install_recorder();
+    // The first call begins the log.
+    let _ = logged_warnings("");
+    let world = World::new(&store, Settings::new().with_max_attempts(1)).await;
+    let queue = queue_name(world.jobs.queue().subspace());
+    let pay = async |invoice: Delivery<Invoice>| match invoice.value().cents {
+        1 => Outcome::Done,
+        2 => Outcome::retry("no money"),
+        _ => Outcome::discard("no invoice"),
+    };
+    let handlers = Handlers::new().work(world.note::<Mail>()).work(pay);
+    let worker = world.work(WorkerOptions::new(), handlers).await;
+    for cents in 1..=3 {
+        world.submit(&Invoice { cents }).await;
+    }
+    world.submit(&Mail(1)).await;
+    world.jobs.queue().wait_idle(&world.runner).await.unwrap();
+    worker.shut_down(LONG).await.unwrap();
+
+    // Some lines have it as a text in quotes.
+    let of_queue = [format!("queue={queue}"), format!("queue={queue:?}")];
+    let logged = |text: &str| {
+        let mut lines = logged_warnings(text);
+        lines.retain(|line| of_queue.iter().any(|queue| line.contains(queue)));
+        lines
+    };
+    let dead = logged("an item is a dead letter");
+    assert_eq!(dead.len(), 2, "{dead:?}");
+    assert!(dead.iter().all(|line| line.contains(r#"kind="invoice""#)));
+    for (text, reason) in [
+        ("a handler failed", "no money"),
+        ("a handler has discarded an item", "no invoice"),
+    ] {
+        let of_reason = logged(text);
+        let [line] = &of_reason[..] else {
+            panic!("one line: {of_reason:?}");
+        };
+        for field in ["attempt=1", r#"kind="invoice""#, reason] {
+            assert!(line.contains(field), "{line}");
+        }
+    }
+    let recorded = |metric, labels: &str| crate::common::recorded(metric, queue.clone() + labels);
+    for (labels, count) in [
+        ("invoicedone", 1),
+        ("invoicediscarded", 1),
+        ("invoicedead", 2),
+        ("maildone", 1),
+        ("maildead", 0),
+        ("done", 0),
+        ("dead", 0),
+    ] {
+        let counted = recorded("hc_dequeue_outcomes", labels).len();
+        assert_eq!(counted, count, "{labels}");
+    }
+    for (labels, count) in [("invoice", 3), ("mail", 1), ("", 0)] {
+        let calls = recorded("hc_dequeue_handler_seconds", labels).len();
+        assert_eq!(calls, count, "{labels}");
+    }
+}
+
 async fn what_cannot_be_a_kind_is_refused_before_anything_is_done(store: TestStore) {
     #[derive(Serialize, Deserialize)]
     struct Empty;
@@ -201,13 +307,16 @@ async fn what_cannot_be_a_kind_is_refused_before_anything_is_done(store: TestSto
                 .work(async |_: Delivery<Letter>| {}),
             "two handlers are for the kind `letter`: register one for each kind",
         ),
+        (
+            none().work(async |_: Delivery<Manifold>| {}),
+            "number of kinds of 501 is too high: set at most 500",
+        ),
     ] {
         let refused = world
             .jobs
             .work(&world.runner, WorkerOptions::new(), handlers);
         assert_eq!(refused.await.err().unwrap().to_string(), expected);
     }
-    assert_eq!(MAX_KINDS, 500);
     let Stats { queued, .. } = world.stats().await;
     assert_eq!((queued, world.count("s").await), (0, 0));
 }
