@@ -20,8 +20,8 @@ pub struct Kind {
     pub kind: String,
     /// How many sessions take items of this kind. One that has died counts until what it held is returned.
     pub sessions: u64,
-    /// How many such items are among the first that wait: the first 1,000 with groups, and the first 1,000 others, or
-    /// fewer if they are large.
+    /// How many such items are among the first that wait, 1,000 with groups and 1,000 others, and the first 1,000
+    /// delayed ones that are due. Fewer if they are large.
     pub waiting: u64,
 }
 

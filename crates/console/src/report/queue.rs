@@ -90,8 +90,8 @@ pub struct DequeueState {
     /// Why the first item that waits does not decode. Sessions skip it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// The kinds of items that no session takes, among the first 100 with groups that wait and the first 100 others, or
-    /// among fewer if they are large.
+    /// The kinds of items that no session takes: of those that wait, among the first 100 with groups and the first 100
+    /// others, and among the first 100 delayed ones that are due. Fewer if they are large.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_kinds: Vec<String>,
     /// How many sessions live, as far as their heartbeats are younger than their leases.

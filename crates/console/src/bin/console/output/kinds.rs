@@ -23,6 +23,7 @@ impl Show for Kinds {
             ]
         });
         let shown = table(&["KIND", "SESSIONS", "WAITING", "STATE"], rows);
-        shown + "\nWaiting: among the first 1,000 items with groups and the first 1,000 others\n"
+        shown
+            + "\nWaiting: among the first 1,000 items with groups, the first 1,000 others, and the first 1,000 that are due\n"
     }
 }
