@@ -1,52 +1,83 @@
 //! Maps: an application's own data as typed rows, in the transactions of its queues.
 //!
 //! A [`Map`] stages in the caller's transaction, as every recipe does. Its keys are tuples, which keep their order, so
-//! ranges of keys are ranges of the store. Its values go through a [codec](crate::codec).
+//! ranges of keys are ranges of the store. Its values go through a [`codec`].
 //!
 //! # Layout
 //!
 //! ```text
 //! map = the subspace of the map
 //!
+//! (map, "b", index) = progress, while the index is being built
+//!     index   the name of the index
+//! (map, "i", index) = record of an index
 //! (map, "m") = settings, written when the map is first opened
 //! (map, "r", key..) = the value, as the codec writes it
 //!     key     the elements of the key
+//! (map, "x", index, value, key) = empty: an entry of an index
+//!     value   what the index finds the row by, one element: a nested tuple if it has several
+//!     key     the key of the row, one element, too
+//!
+//! progress
+//!     0       format, 01
+//!     1..9    how many rows were looked at
+//!     next    where the next row is: its key without the prefix of the map's rows, empty at the begin
+//!
+//! record of an index
+//!     0       format, 01
+//!     1..5    version of its function
+//!     5       01 if it is unique, else 00
+//!     6       01 if it was built, else 00
 //!
 //! settings
 //!     0       format, 01
 //!     next    length of the name of the codec in a byte, then the name, UTF-8
 //! ```
 
+mod build;
+mod by;
 mod cursor;
+mod index;
 mod key;
+mod options;
 mod rows;
 mod settings;
+mod verify;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use foundationdb_tuple::{Subspace, TuplePack};
+use foundationdb_tuple::{self as tuple, Subspace, TuplePack};
 use futures::future::try_join_all;
 
+pub use self::build::{Building, IndexStatus};
+pub use self::by::By;
 pub use self::cursor::Cursor;
+use self::index::Definition;
+pub use self::index::{Index, MAX_INDEX_NAME_BYTES};
 pub use self::key::{Key, KeyRef};
+pub use self::options::MapOptions;
 pub use self::rows::{Page, Rows};
-use self::settings::MapSettings;
+pub use self::verify::{Difference, MAX_DIFFERENCES, MapReport};
 pub use crate::contract::error::MapError;
 use crate::contract::error::{Code, Error, Result};
 use crate::contract::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::contract::transaction::{Database, Isolation, Transaction, key_after};
-use crate::recipes::recipe::{OpenOptions, SettingsDiffer};
 use crate::run::Runner;
 use crate::values::codec::{self, Codec, MessagePack};
 
 crate::parts! {
     /// The parts of a map.
     pub(crate) enum MapPart {
+        Progress "b" "progress of building an index",
+        Indexes "i" "record of an index",
         Settings "m" "settings of a map",
         Rows "r" "row of a map",
+        Entries "x" "entry of an index",
     }
 }
 
@@ -72,7 +103,7 @@ crate::parts! {
 ///     .run(async |tr| {
 ///         for number in 1..=3 {
 ///             let order = Order { customer: "ann".into(), cents: 100 * number };
-///             orders.set(&tr, &("ann".into(), number), &order)?;
+///             orders.set(&tr, &("ann".into(), number), &order).await?;
 ///         }
 ///         Ok::<_, Error>(())
 ///     })
@@ -87,6 +118,8 @@ pub struct Map<K, V, C = MessagePack> {
     rows: Subspace,
     codec: C,
     isolation: Isolation,
+    /// By their names.
+    indexes: Arc<[Arc<Definition<V>>]>,
     types: PhantomData<fn() -> (K, V)>,
 }
 
@@ -97,6 +130,7 @@ impl<K, V, C: Clone> Clone for Map<K, V, C> {
             rows: self.rows.clone(),
             codec: self.codec.clone(),
             isolation: self.isolation,
+            indexes: self.indexes.clone(),
             types: PhantomData,
         }
     }
@@ -110,6 +144,9 @@ impl<K, V, C> fmt::Debug for Map<K, V, C> {
             .finish_non_exhaustive()
     }
 }
+
+/// The packed keys of a value in each index of a map.
+type IndexKeys = Vec<BTreeSet<Vec<u8>>>;
 
 /// What [`Map::update`] has staged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +163,8 @@ pub enum Change {
 }
 
 impl<K: Key, V, C: Codec<V>> Map<K, V, C> {
-    /// Opens the map in `subspace` with the codec `C` and the default registry of ids. Creates it if it does not exist.
+    /// Opens the map in `subspace`, without indexes, with the codec `C` and the default registry of ids. Creates it if
+    /// it does not exist.
     ///
     /// # Conflicts
     /// As [`open_with`](Self::open_with).
@@ -138,44 +176,11 @@ impl<K: Key, V, C: Codec<V>> Map<K, V, C> {
         subspace: impl Into<Subspace>,
     ) -> Result<Self>
     where
+        V: 'static,
         C: Default,
     {
-        let options = OpenOptions::new().with_codec(C::default());
+        let options = MapOptions::new().with_codec(C::default());
         Self::open_with(runner, subspace, options).await
-    }
-
-    /// Opens the map in `subspace`, and creates it if it does not exist. The options contain the codec, and a registry
-    /// of ids in which the map is registered as a `map`.
-    ///
-    /// # Conflicts
-    /// As [`Ids::register`](crate::Ids::register). Also reads the settings, and writes them if there are none.
-    ///
-    /// # Errors
-    /// - [`MapError::Codec`] if the map was created with another codec
-    /// - [`Error::Overlap`] if the subspace overlaps that of a recipe; nothing was changed
-    /// - [`Error::Corrupt`] if the settings do not decode
-    /// - those of [`Runner::run`]
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the map may or may not have been created.
-    pub async fn open_with<D: Database>(
-        runner: &Runner<D>,
-        subspace: impl Into<Subspace>,
-        options: OpenOptions<C>,
-    ) -> Result<Self> {
-        let subspace = subspace.into();
-        let settings = MapSettings::new(C::NAME);
-        let key = subspace.pack(&MapPart::Settings);
-        let opened: Result<_, OpenMapError> =
-            options.open(runner, &subspace, &key, &settings).await;
-        opened.map_err(|OpenMapError(error)| error)?;
-        Ok(Self {
-            rows: subspace.subspace(&MapPart::Rows),
-            codec: options.codec().clone(),
-            isolation: Isolation::Serializable,
-            subspace,
-            types: PhantomData,
-        })
     }
 
     /// Returns the subspace of the map.
@@ -252,16 +257,32 @@ impl<K: Key, V, C: Codec<V>> Map<K, V, C> {
     /// Stages a row, whether or not there is one with this key.
     ///
     /// # Conflicts
-    /// Writes the row, and reads nothing: two transactions that set the same row do not conflict, and the later one
-    /// holds.
+    /// Writes the row. A map without indexes reads nothing: two transactions that set the same row do not conflict, and
+    /// the later one holds. With indexes, reads the row, their records and, of a unique one, the entries with the keys
+    /// that are new, and writes the entries that change.
     ///
     /// # Errors
-    /// Before anything is staged: [`Error::Encode`], [`Error::ValueTooLarge`], and [`MapError::KeyTooLarge`].
-    pub fn set(&self, tr: &impl Transaction, key: impl KeyRef<K>, value: &V) -> Result<()> {
-        let key = self.writable(&key)?;
-        let value = self.encode(&key, value)?;
-        tr.set(&key, &value);
-        Ok(())
+    /// Before anything is staged:
+    /// - [`Error::Encode`], [`Error::ValueTooLarge`] and [`MapError::KeyTooLarge`]
+    /// - [`MapError::Taken`] if another row has a key in a unique index
+    /// - [`MapError::IndexChanged`], [`MapError::IndexRemoved`] and [`MapError::IndexUnknown`] if another process has
+    ///   changed the indexes of the map
+    /// - with indexes, [`Error::Corrupt`] with the key if the present value does not decode
+    /// - those of the reads
+    ///
+    /// # Cancel safety
+    /// Dropping the future stages nothing, or all of it. It may leave conflict ranges.
+    pub async fn set(&self, tr: &impl Transaction, key: impl KeyRef<K>, value: &V) -> Result<()> {
+        let place = self.writable(&key)?;
+        let bytes = self.encode(&place, value)?;
+        if self.indexes.is_empty() {
+            tr.set(&place, &bytes);
+            return Ok(());
+        }
+        let (_, old) = self.read_to_write(tr, &place).await?;
+        let old = self.index_keys(old.as_ref());
+        let new = self.index_keys(Some(value));
+        self.write(tr, &place, &key, Some(bytes), (old, new)).await
     }
 
     /// Reads a row, changes it, and returns what this has staged. `change` gets the value, or `None` if there is no
@@ -284,48 +305,116 @@ impl<K: Key, V, C: Codec<V>> Map<K, V, C> {
     /// ```
     ///
     /// # Conflicts
-    /// Reads the row, also on a handle of [`snapshot`](Self::snapshot), and writes it if it changes.
+    /// Reads the row, also on a handle of [`snapshot`](Self::snapshot), and writes it if it changes. With indexes, as
+    /// [`set`](Self::set).
     ///
     /// # Errors
     /// As [`get`](Self::get) and [`set`](Self::set). Nothing is staged then.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves at most a conflict range.
+    /// As [`set`](Self::set).
     pub async fn update(
         &self,
         tr: &impl Transaction,
         key: impl KeyRef<K>,
-        change: impl FnOnce(Option<V>) -> Option<V>,
-    ) -> Result<Change> {
-        let key = self.writable(&key)?;
-        let old = tr.get(&key, Isolation::Serializable).await?;
-        let value = old.clone().map(|old| self.decode(&key, old)).transpose()?;
-        let Some(new) = change(value) else {
-            if old.is_none() {
-                return Ok(Change::None);
-            }
-            tr.clear(&key);
-            return Ok(Change::Removed);
+        change: impl FnOnce(Option<V>) -> Option<V> + Send,
+    ) -> Result<Change>
+    where
+        V: Send,
+    {
+        let place = self.writable(&key)?;
+        let (stored, old) = self.read_to_write(tr, &place).await?;
+        let keys = self.index_keys(old.as_ref());
+        let new = change(old);
+        let keys = (keys, self.index_keys(new.as_ref()));
+        let bytes = new.map(|new| self.encode(&place, &new)).transpose()?;
+        let change = match (&stored, &bytes) {
+            (None, None) => Change::None,
+            (Some(stored), Some(bytes)) if stored == bytes => Change::None,
+            (None, Some(_)) => Change::Added,
+            (Some(_), Some(_)) => Change::Replaced,
+            (Some(_), None) => Change::Removed,
         };
-        let new = self.encode(&key, &new)?;
-        let change = match old {
-            None => Change::Added,
-            Some(old) if old == new => return Ok(Change::None),
-            Some(_) => Change::Replaced,
-        };
-        tr.set(&key, &new);
+        if change != Change::None {
+            self.write(tr, &place, &key, bytes, keys).await?;
+        }
         Ok(change)
     }
 
     /// Stages the removal of a row, whether or not there is one with this key.
     ///
     /// # Conflicts
-    /// Writes the row, and reads nothing.
+    /// Writes the row. A map without indexes reads nothing; with indexes, as [`set`](Self::set).
     ///
     /// # Errors
-    /// [`MapError::KeyTooLarge`].
-    pub fn remove(&self, tr: &impl Transaction, key: impl KeyRef<K>) -> Result<()> {
-        tr.clear(&self.writable(&key)?);
+    /// As [`set`](Self::set).
+    ///
+    /// # Cancel safety
+    /// As [`set`](Self::set).
+    pub async fn remove(&self, tr: &impl Transaction, key: impl KeyRef<K>) -> Result<()> {
+        let place = self.writable(&key)?;
+        if self.indexes.is_empty() {
+            tr.clear(&place);
+            return Ok(());
+        }
+        let (_, old) = self.read_to_write(tr, &place).await?;
+        let old = self.index_keys(old.as_ref());
+        let none = self.index_keys(None);
+        self.write(tr, &place, &key, None, (old, none)).await
+    }
+
+    /// Reads what a write of a row must know: its stored bytes and its value. Checks that the handle knows the indexes
+    /// of the map.
+    async fn read_to_write(
+        &self,
+        tr: &impl Transaction,
+        place: &[u8],
+    ) -> Result<(Option<Bytes>, Option<V>)> {
+        let stored = tr.get(place, Isolation::Serializable);
+        if !self.indexes.is_empty() {
+            self.check_indexes(tr).await?;
+        }
+        let stored = stored.await?;
+        let value = stored.clone().map(|stored| self.decode(place, stored));
+        Ok((stored, value.transpose()?))
+    }
+
+    /// Returns the packed keys of a value in each index.
+    fn index_keys(&self, value: Option<&V>) -> IndexKeys {
+        let indexes = self.indexes.iter();
+        let keys = indexes.map(|index| value.map(|value| index.keys_of(value)));
+        keys.map(Option::unwrap_or_default).collect()
+    }
+
+    /// Stages the change of a row, and that of its entries from those of the old value to those of the new one.
+    async fn write(
+        &self,
+        tr: &impl Transaction,
+        place: &[u8],
+        key: &impl KeyRef<K>,
+        value: Option<Vec<u8>>,
+        (old, new): (IndexKeys, IndexKeys),
+    ) -> Result<()> {
+        let row = &key.pack_element();
+        let mut added = Vec::new();
+        let mut removed = Vec::new();
+        for ((index, old), new) in self.indexes.iter().zip(&old).zip(&new) {
+            let entries = &index.entries(&self.subspace);
+            for key in new.difference(old) {
+                if index.is_unique() {
+                    index.check_unique(tr, entries, key, row).await?;
+                }
+                added.push(entry(entries, key, row)?);
+            }
+            let removed_keys = old.difference(new);
+            removed.extend(removed_keys.map(|key| [entries.bytes(), key, row].concat()));
+        }
+        removed.iter().for_each(|entry| tr.clear(entry));
+        added.iter().for_each(|entry| tr.set(entry, b""));
+        match value {
+            Some(value) => tr.set(place, &value),
+            None => tr.clear(place),
+        }
         Ok(())
     }
 
@@ -366,13 +455,21 @@ impl<K: Key, V, C: Codec<V>> Map<K, V, C> {
 
     /// Returns the key of a row, unless it is too large.
     fn writable(&self, key: &impl KeyRef<K>) -> Result<Vec<u8>> {
-        let key = self.key(key);
-        if key.len() > MAX_KEY_BYTES {
-            let code = Code::KEY_TOO_LARGE;
-            let bytes = key.len();
-            return Err(MapError::KeyTooLarge { bytes, code }.into());
-        }
-        Ok(key)
+        bounded(self.key(key))
+    }
+
+    /// Returns the key of a row as one packed element.
+    fn element(&self, place: &[u8]) -> Result<Vec<u8>> {
+        let key = self.rows.unpack::<K>(place);
+        let key = key.map_err(|error| Error::corrupt(place, error.to_string()))?;
+        Ok((key,).pack_to_vec())
+    }
+
+    /// Returns the key of a row whose packed element this is.
+    fn place(&self, element: &[u8]) -> Result<Vec<u8>> {
+        let key = tuple::unpack::<(K,)>(element);
+        let (key,) = key.map_err(|error| Error::corrupt(element, error.to_string()))?;
+        Ok(self.rows.pack(&key))
     }
 
     fn encode(&self, key: &[u8], value: &V) -> Result<Vec<u8>> {
@@ -394,23 +491,16 @@ impl<K: Key, V, C: Codec<V>> Map<K, V, C> {
     }
 }
 
-/// An error of opening a map, which is one of this crate.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-struct OpenMapError(#[from] Error);
+/// Returns the key of an entry of a row, unless it is too large. The key of the index and that of the row are packed.
+fn entry(entries: &Subspace, key: &[u8], row: &[u8]) -> Result<Vec<u8>> {
+    bounded([entries.bytes(), key, row].concat())
+}
 
-impl From<Box<SettingsDiffer<MapSettings>>> for OpenMapError {
-    fn from(differ: Box<SettingsDiffer<MapSettings>>) -> Self {
-        let SettingsDiffer {
-            subspace,
-            stored,
-            given,
-        } = *differ;
-        let error = MapError::Codec {
-            subspace,
-            stored: stored.codec,
-            given: given.codec,
-        };
-        Self(error.into())
+fn bounded(key: Vec<u8>) -> Result<Vec<u8>> {
+    if key.len() > MAX_KEY_BYTES {
+        let code = Code::KEY_TOO_LARGE;
+        let bytes = key.len();
+        return Err(MapError::KeyTooLarge { bytes, code }.into());
     }
+    Ok(key)
 }

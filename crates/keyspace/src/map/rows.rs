@@ -1,29 +1,59 @@
 //! Ranges of rows: at once, as a stream and in pages.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use foundationdb_tuple::Subspace;
+use futures::future::try_join_all;
 use futures::stream::{self, Stream};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Map;
 use super::cursor::Cursor;
+use super::index::Definition;
 use super::key::Key;
 use crate::contract::error::{Error, MapError, Result};
 use crate::contract::selector::{KeyValue, RangeQuery, StreamingMode};
 use crate::contract::transaction::{RowCount, Transaction, key_after};
-use crate::values::codec::{self, Codec, MessagePack};
+use crate::values::codec::{self, Codec, DecodeError, MessagePack};
 use crate::values::listed::{Listed, Undecodable};
 
 /// How many bytes of keys and values a page reads. The last row may exceed it.
 const MAX_PAGE_BYTES: usize = 1_000_000;
 
-/// Rows of a [`Map`], in the order of their keys.
+/// Rows of a [`Map`], in the order of their keys, or in that of an [index](super::Index).
 pub struct Rows<'a, K, V, C = MessagePack> {
     map: &'a Map<K, V, C>,
+    /// Of the keys of the rows, or of those of the entries.
     begin: Vec<u8>,
     end: Vec<u8>,
     is_reversed: bool,
+    entries: Option<Entries<V>>,
+}
+
+/// The entries of an index.
+pub(super) struct Entries<V> {
+    pub(super) index: Arc<Definition<V>>,
+    pub(super) subspace: Subspace,
+}
+
+impl<V> Clone for Entries<V> {
+    fn clone(&self) -> Self {
+        Self {
+            index: self.index.clone(),
+            subspace: self.subspace.clone(),
+        }
+    }
+}
+
+/// A row that was read.
+struct ReadRow {
+    /// The key of the row, or that of its entry.
+    place: Bytes,
+    key: Bytes,
+    /// `None` if an entry is of no row.
+    value: Option<Bytes>,
 }
 
 impl<K, V, C> Clone for Rows<'_, K, V, C> {
@@ -33,6 +63,7 @@ impl<K, V, C> Clone for Rows<'_, K, V, C> {
             begin: self.begin.clone(),
             end: self.end.clone(),
             is_reversed: self.is_reversed,
+            entries: self.entries.clone(),
         }
     }
 }
@@ -44,7 +75,7 @@ impl<K, V, C> fmt::Debug for Rows<'_, K, V, C> {
             .field("begin", &Bytes::copy_from_slice(&self.begin))
             .field("end", &Bytes::copy_from_slice(&self.end))
             .field("is_reversed", &self.is_reversed)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -65,6 +96,19 @@ impl<'a, K: Key, V, C: Codec<V>> Rows<'a, K, V, C> {
             begin,
             end,
             is_reversed: false,
+            entries: None,
+        }
+    }
+
+    pub(super) fn of_entries(
+        map: &'a Map<K, V, C>,
+        entries: Entries<V>,
+        begin: Vec<u8>,
+        end: Vec<u8>,
+    ) -> Self {
+        Self {
+            entries: Some(entries),
+            ..Self::between(map, begin, end)
         }
     }
 
@@ -86,10 +130,9 @@ impl<'a, K: Key, V, C: Codec<V>> Rows<'a, K, V, C> {
     /// # Cancel safety
     /// Dropping the future leaves at most a conflict range.
     pub async fn first(&self, tr: &impl Transaction) -> Result<Option<(K, V)>> {
-        let batch = tr
-            .get_range(&self.query().limit(1), self.map.isolation)
-            .await?;
-        let row = batch.rows.first();
+        self.check(tr).await?;
+        let (rows, _) = self.read(tr, self.query().limit(1)).await?;
+        let row = rows.first();
         row.map(|row| self.decode(row)).transpose()
     }
 
@@ -126,22 +169,18 @@ impl<'a, K: Key, V, C: Codec<V>> Rows<'a, K, V, C> {
         V: Send,
     {
         let rows = self.clone();
-        let begin = (Some(self.query()), Vec::new().into_iter());
-        stream::unfold(begin, move |(mut query, mut batch)| {
-            let rows = rows.clone();
-            async move {
-                loop {
-                    if let Some(row) = batch.next() {
-                        return Some((rows.decode(&row), (query, batch)));
+        let begin = (rows, Some(self.query()), Vec::new().into_iter());
+        stream::unfold(begin, async move |(rows, mut query, mut batch)| {
+            loop {
+                if let Some(row) = batch.next() {
+                    return Some((rows.decode(&row), (rows, query, batch)));
+                }
+                match rows.read_on(tr, query.take()?).await {
+                    Ok((read, next)) => {
+                        query = next;
+                        batch = read.into_iter();
                     }
-                    let next = query.take()?;
-                    match tr.get_range(&next, rows.map.isolation).await {
-                        Ok(read) => {
-                            query = next.after(&read);
-                            batch = read.rows.into_iter();
-                        }
-                        Err(error) => return Some((Err(error), (None, batch))),
-                    }
+                    Err(error) => return Some((Err(error), (rows, None, batch))),
                 }
             }
         })
@@ -159,7 +198,12 @@ impl<'a, K: Key, V, C: Codec<V>> Rows<'a, K, V, C> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let names = &Map::<u64, String>::open(&runner, "names").await?;
-    /// let name = async |tr| (1..=3).try_for_each(|id| names.set(&tr, &id, &format!("name {id}")));
+    /// let name = async |tr| {
+    ///     for id in 1..=3 {
+    ///         names.set(&tr, &id, &format!("name {id}")).await?;
+    ///     }
+    ///     Ok::<_, Error>(())
+    /// };
     /// runner.run(name).await?;
     /// let first = runner.run(async |tr| names.rows().page(&tr, None, 2).await).await?;
     /// assert_eq!(first.rows.len(), 2);
@@ -200,16 +244,17 @@ impl<'a, K: Key, V, C: Codec<V>> Rows<'a, K, V, C> {
             next: None,
         };
         let mut bytes = 0;
+        self.check(tr).await?;
         // One more row tells whether there is a next page.
         let mut next = Some(rest.query().limit(limit.saturating_add(1)));
         while let Some(query) = next {
-            let batch = tr.get_range(&query, self.map.isolation).await?;
-            next = query.after(&batch);
-            for row in &batch.rows {
+            let (rows, rest) = self.read(tr, query).await?;
+            next = rest;
+            for row in &rows {
                 if page.rows.len() == limit || bytes >= MAX_PAGE_BYTES {
                     return Ok(page);
                 }
-                bytes += row.key().len() + row.value().len();
+                bytes += row.place.len() + row.value.as_ref().map_or(0, Bytes::len);
                 page.rows.push(self.list(row)?);
                 page.next = Some(self.cursor(row));
             }
@@ -229,6 +274,7 @@ impl<'a, K: Key, V, C: Codec<V>> Rows<'a, K, V, C> {
     /// # Cancel safety
     /// Dropping the future leaves at most conflict ranges.
     pub async fn count(&self, tr: &impl Transaction, up_to: usize) -> Result<RowCount> {
+        self.check(tr).await?;
         let mut counted = 0;
         let mut next = Some(self.query().limit(up_to.saturating_add(1)));
         while let Some(query) = next {
@@ -245,9 +291,84 @@ impl<'a, K: Key, V, C: Codec<V>> Rows<'a, K, V, C> {
     /// Stages the removal of the rows.
     ///
     /// # Conflicts
-    /// Writes the range, and reads nothing.
-    pub fn clear(&self, tr: &impl Transaction) {
-        tr.clear_range(&self.begin, &self.end);
+    /// Writes the range, and reads nothing, if the map has no indexes. With indexes, reads the rows and removes each,
+    /// as [`Map::remove`] does: as many as a transaction takes.
+    ///
+    /// # Errors
+    /// As [`Map::remove`]. Some of the rows may be staged then.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the removal of some of the rows staged.
+    pub async fn clear(&self, tr: &impl Transaction) -> Result<()> {
+        if self.map.indexes.is_empty() {
+            tr.clear_range(&self.begin, &self.end);
+            return Ok(());
+        }
+        self.check(tr).await?;
+        let mut next = Some(self.query());
+        while let Some(query) = next {
+            let (rows, rest) = self.read(tr, query).await?;
+            next = rest;
+            for row in rows {
+                self.map.remove(tr, &self.key_of(&row)?).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the index was built, if the rows are in the order of one.
+    async fn check(&self, tr: &impl Transaction) -> Result<()> {
+        let Some(Entries { index, .. }) = &self.entries else {
+            return Ok(());
+        };
+        let map = self.map;
+        index.check_built(tr, &map.subspace, map.isolation).await
+    }
+
+    /// Reads some rows. Also returns what reads the next ones.
+    async fn read(
+        &self,
+        tr: &impl Transaction,
+        query: RangeQuery,
+    ) -> Result<(Vec<ReadRow>, Option<RangeQuery>)> {
+        let isolation = self.map.isolation;
+        let batch = tr.get_range(&query, isolation).await?;
+        let next = query.after(&batch);
+        let Some(entries) = &self.entries else {
+            let rows = batch.rows.iter().map(|row| ReadRow {
+                place: row.to_key(),
+                key: row.to_key(),
+                value: Some(row.to_value()),
+            });
+            return Ok((rows.collect(), next));
+        };
+        let place_of = |entry: &KeyValue| {
+            let row = entries
+                .index
+                .row_of(&entry.key()[entries.subspace.bytes().len()..]);
+            let row = row.map_err(|error| Error::corrupt(entry.key(), error.to_string()))?;
+            self.map.place(&row)
+        };
+        let keys: Vec<_> = batch.rows.iter().map(place_of).collect::<Result<_>>()?;
+        let values = keys.iter().map(|key| tr.get(key, isolation));
+        let values = try_join_all(values).await?;
+        let rows = batch.rows.iter().zip(keys).zip(values);
+        let rows = rows.map(|((entry, key), value)| ReadRow {
+            place: entry.to_key(),
+            key: key.into(),
+            value,
+        });
+        Ok((rows.collect(), next))
+    }
+
+    /// Reads some rows for a stream, which checks its index with each read.
+    async fn read_on(
+        &self,
+        tr: &impl Transaction,
+        query: RangeQuery,
+    ) -> Result<(Vec<ReadRow>, Option<RangeQuery>)> {
+        self.check(tr).await?;
+        self.read(tr, query).await
     }
 
     fn query(&self) -> RangeQuery {
@@ -271,16 +392,22 @@ impl<'a, K: Key, V, C: Codec<V>> Rows<'a, K, V, C> {
         hash.digest().to_be_bytes()
     }
 
-    fn cursor(&self, row: &KeyValue) -> Cursor {
+    /// Returns the prefix of all rows, or of all entries.
+    fn prefix(&self) -> &[u8] {
+        let entries = self.entries.as_ref().map(|entries| &entries.subspace);
+        entries.unwrap_or(&self.map.rows).bytes()
+    }
+
+    fn cursor(&self, row: &ReadRow) -> Cursor {
         Cursor {
             rows: self.hash(),
-            last: row.key()[self.map.rows.bytes().len()..].to_vec(),
+            last: row.place[self.prefix().len()..].to_vec(),
         }
     }
 
     /// Leaves out the rows up to the end of a page.
     fn begin_after(&mut self, cursor: &Cursor) -> Result<()> {
-        let last = [self.map.rows.bytes(), &cursor.last].concat();
+        let last = [self.prefix(), &cursor.last].concat();
         let is_within = self.begin <= last && last < self.end;
         if cursor.rows != self.hash() || !is_within {
             return Err(MapError::OtherCursor.into());
@@ -293,24 +420,30 @@ impl<'a, K: Key, V, C: Codec<V>> Rows<'a, K, V, C> {
         Ok(())
     }
 
-    fn decode_key(&self, row: &KeyValue) -> Result<K> {
-        let key = self.map.rows.unpack(row.key());
-        key.map_err(|error| {
-            Error::corrupt(row.key(), format!("expected the key of a row: {error}"))
-        })
+    fn key_of(&self, row: &ReadRow) -> Result<K> {
+        let key = self.map.rows.unpack(&row.key);
+        key.map_err(|error| Error::corrupt(&row.key, format!("expected the key of a row: {error}")))
     }
 
-    fn decode(&self, row: &KeyValue) -> Result<(K, V)> {
-        let key = self.decode_key(row)?;
-        Ok((key, self.map.decode(row.key(), row.to_value())?))
+    fn value_of(&self, row: &ReadRow) -> Result<V, Undecodable> {
+        let Some(value) = &row.value else {
+            let codec = "an entry of a row";
+            let reason = "the row is missing".to_owned();
+            let error = DecodeError { codec, reason };
+            return Err(Undecodable::new(row.place.clone(), Bytes::new(), error));
+        };
+        let decoded = codec::decode(&self.map.codec, value.clone());
+        decoded.map_err(|error| Undecodable::new(row.key.clone(), value.clone(), error))
     }
 
-    fn list(&self, row: &KeyValue) -> Result<Listed<K, V>> {
-        let value = codec::decode(&self.map.codec, row.to_value());
-        let undecodable = |error| Undecodable::new(row.to_key(), row.to_value(), error);
+    fn decode(&self, row: &ReadRow) -> Result<(K, V)> {
+        Ok((self.key_of(row)?, self.value_of(row)?))
+    }
+
+    fn list(&self, row: &ReadRow) -> Result<Listed<K, V>> {
         Ok(Listed {
-            id: self.decode_key(row)?,
-            value: value.map_err(undecodable),
+            id: self.key_of(row)?,
+            value: self.value_of(row),
         })
     }
 }

@@ -37,6 +37,66 @@ pub enum MapError {
         code: Code,
     },
 
+    /// The name of an index is empty or too long.
+    #[error("name of an index has {bytes} bytes: it has 1 to 100")]
+    IndexName {
+        /// The length of the name.
+        bytes: usize,
+    },
+
+    /// Two indexes have the same name.
+    #[error("index `{index}` is given twice")]
+    IndexTwice {
+        /// The name of the index.
+        index: String,
+    },
+
+    /// The map has an index that the handle does not know. Open the map with it, or remove it.
+    #[error("map has the index `{index}`: open it with that index, or remove the index")]
+    IndexUnknown {
+        /// The name of the index.
+        index: String,
+    },
+
+    /// The index was removed. Open the map without it, or again with it.
+    #[error("index `{index}` was removed: open the map again")]
+    IndexRemoved {
+        /// The name of the index.
+        index: String,
+    },
+
+    /// The stored entries are of another version of the index, or of one that is unique if this one is not.
+    #[error(
+        "index `{index}` is stored as version {stored}, not as {given}, or as unique or not: open the map \
+         `with_changed_indexes`, and build it"
+    )]
+    IndexChanged {
+        /// The name of the index.
+        index: String,
+        /// The version that is stored.
+        stored: u32,
+        /// The version of the handle.
+        given: u32,
+    },
+
+    /// The index does not have the entries of all rows yet.
+    #[error("index `{index}` is not built: call `build`")]
+    IndexNotBuilt {
+        /// The name of the index.
+        index: String,
+    },
+
+    /// Another row has a key in a unique index. Nothing was staged.
+    #[error("another row, {row}, has the key {key} in the unique index `{index}`")]
+    Taken {
+        /// The name of the index.
+        index: String,
+        /// The key in the index, as text.
+        key: String,
+        /// The key of the other row, as text.
+        row: String,
+    },
+
     /// A text is no [cursor](crate::map::Cursor).
     #[error("`{text}` is no cursor: use the one that the page before has returned")]
     MalformedCursor {

@@ -18,7 +18,7 @@ conformance::on_every_store!(
     a_cursor_of_other_rows_is_refused,
 );
 
-fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> MapError {
+pub(super) fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> MapError {
     match result {
         Err(Error::Map(refusal)) => *refusal,
         other => panic!("expected a refusal: {other:?}"),
@@ -59,16 +59,18 @@ async fn keys_and_values_beyond_the_limits_are_refused_before_anything_is_staged
     let longer = format!("{longest}x");
     let large = order(&"x".repeat(MAX_VALUE_BYTES), 1);
     let fits = async |tr| {
-        orders.set(&tr, &(longest.clone(), 1), &order("ann", 1))?;
-        orders.remove(&tr, &(longest.clone(), 1))
+        orders
+            .set(&tr, &(longest.clone(), 1), &order("ann", 1))
+            .await?;
+        orders.remove(&tr, &(longest.clone(), 1)).await
     };
     runner.run(fits).await.unwrap();
     let staged = async |tr: Tx<_>| {
         let before = tr.approximate_size().await?;
         let key = &(longer.clone(), 1);
-        let set = orders.set(&tr, key, &order("ann", 1));
+        let set = orders.set(&tr, key, &order("ann", 1)).await;
         let update = orders.update(&tr, key, |_| Some(order("ann", 1))).await;
-        let remove = orders.remove(&tr, key);
+        let remove = orders.remove(&tr, key).await;
         for refused in [set, update.map(drop), remove] {
             assert_eq!(
                 code_of(refused.as_ref().unwrap_err()),
@@ -80,7 +82,10 @@ async fn keys_and_values_beyond_the_limits_are_refused_before_anything_is_staged
             };
             assert_eq!(refusal(refused), expected);
         }
-        let refused = orders.set(&tr, &("ann".to_owned(), 1), &large).unwrap_err();
+        let refused = orders
+            .set(&tr, &("ann".to_owned(), 1), &large)
+            .await
+            .unwrap_err();
         assert!(
             matches!(refused, Error::ValueTooLarge { .. }),
             "{refused:?}"
@@ -98,7 +103,7 @@ async fn a_row_that_does_not_decode_hides_no_other(store: TestStore) {
     let damaged = &orders.subspace().pack(&("r", "ann", 2));
     let set = async |tr: Tx<_>| {
         for number in 1..=3 {
-            orders.set(&tr, &key(number), &order("ann", number))?;
+            orders.set(&tr, &key(number), &order("ann", number)).await?;
         }
         tr.set(damaged, b"\xc1");
         Ok::<_, Error>(())
@@ -138,8 +143,8 @@ async fn a_cursor_of_other_rows_is_refused(store: TestStore) {
     let key = |number| ("ann".to_owned(), number);
     let set = async |tr| {
         for number in 1..=3 {
-            orders.set(&tr, &key(number), &order("ann", number))?;
-            others.set(&tr, &key(number), &order("ann", number))?;
+            orders.set(&tr, &key(number), &order("ann", number)).await?;
+            others.set(&tr, &key(number), &order("ann", number)).await?;
         }
         Ok::<_, Error>(())
     };

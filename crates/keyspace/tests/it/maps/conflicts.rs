@@ -34,13 +34,16 @@ impl World {
     async fn meets(&self, key: u64, call: impl AsyncFnOnce(&StoreTransaction)) -> bool {
         let numbers = &self.numbers;
         let fill = async |tr| {
-            numbers.rows().clear(&tr);
-            (0..10).try_for_each(|key| numbers.set(&tr, &(2 * key), &key))
+            numbers.rows().clear(&tr).await?;
+            for key in 0..10 {
+                numbers.set(&tr, &(2 * key), &key).await?;
+            }
+            Ok::<_, Error>(())
         };
         self.runner.run(fill).await.unwrap();
         let mut tr = self.store.db.begin().unwrap();
         tr.read_version().await.unwrap();
-        let set = async |tr| numbers.set(&tr, &key, &77);
+        let set = async |tr| numbers.set(&tr, &key, &77).await;
         self.runner.run(set).await.unwrap();
         call(&tr).await;
         // So that it is not read-only.
@@ -79,8 +82,8 @@ async fn calls_of_one_row_conflict_as_documented(store: TestStore) {
         snapshot.get(tr, &4).await.unwrap() => |tr| with [], without [4];
         numbers.contains(tr, &4).await.unwrap() => |tr| with [4], without [5];
         numbers.get_many(tr, &[4, 6]).await.unwrap() => |tr| with [4, 6], without [5];
-        numbers.set(tr, &4, &1).unwrap() => |tr| with [], without [4];
-        numbers.remove(tr, &4).unwrap() => |tr| with [], without [4];
+        numbers.set(tr, &4, &1).await.unwrap() => |tr| with [], without [4];
+        numbers.remove(tr, &4).await.unwrap() => |tr| with [], without [4];
         numbers.update(tr, &4, |_| Some(1)).await.unwrap() => |tr| with [4], without [5];
         snapshot.update(tr, &4, |_| Some(1)).await.unwrap() => |tr| with [4], without [5];
     }
@@ -97,6 +100,6 @@ async fn calls_of_many_rows_conflict_as_documented(store: TestStore) {
         snapshot.range(2..).first(tr).await.unwrap() => |tr| with [], without [2];
         numbers.range(4..).page(tr, None, 2).await.unwrap() => |tr| with [4, 7, 8], without [3, 9];
         numbers.range(4..).count(tr, 2).await.unwrap() => |tr| with [4, 7, 8], without [3, 9];
-        numbers.range(4..9).clear(tr) => |tr| with [], without [4, 7];
+        numbers.range(4..9).clear(tr).await.unwrap() => |tr| with [], without [4, 7];
     }
 }

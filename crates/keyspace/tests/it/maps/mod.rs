@@ -1,7 +1,9 @@
 //! Maps on every store.
 
 mod bad_input;
+mod builds;
 mod conflicts;
+mod indexes;
 mod model;
 mod pages;
 
@@ -47,7 +49,10 @@ async fn rows_have_the_documented_bytes(store: TestStore) {
     let map = &Map::<(String, u64), Bytes, Raw>::open(&runner, subspace.clone())
         .await
         .unwrap();
-    let set = async |tr| map.set(&tr, &("ann".to_owned(), 7), &Bytes::from("paid"));
+    let set = async |tr| {
+        let paid = Bytes::from("paid");
+        map.set(&tr, &("ann".to_owned(), 7), &paid).await
+    };
     runner.run(set).await.unwrap();
     let rows = store.rows().await;
     let rows = rows.iter().filter_map(|row| {
@@ -68,10 +73,14 @@ async fn rows_are_read_by_their_keys(store: TestStore) {
     let key = |customer: &str, number| (customer.to_owned(), number);
     let place = async |tr| {
         for number in 1..=3 {
-            orders.set(&tr, &key("ann", number), &order("ann", 100 * number))?;
-            orders.set(&tr, &key("anna", number), &order("anna", number))?;
+            orders
+                .set(&tr, &key("ann", number), &order("ann", 100 * number))
+                .await?;
+            orders
+                .set(&tr, &key("anna", number), &order("anna", number))
+                .await?;
         }
-        orders.remove(&tr, &key("ann", 2))
+        orders.remove(&tr, &key("ann", 2)).await
     };
     runner.run(place).await.unwrap();
     let read = async |tr| {
@@ -105,8 +114,8 @@ async fn rows_are_read_by_their_keys(store: TestStore) {
         assert_eq!((count.count, count.has_more), (4, true));
         let inverted = orders.range(key("b", 0)..key("a", 0));
         assert_eq!(inverted.first(&tr).await?, None);
-        inverted.clear(&tr);
-        of_ann.clear(&tr);
+        inverted.clear(&tr).await?;
+        of_ann.clear(&tr).await?;
         orders.snapshot().rows().first(&tr).await
     };
     let first = runner.run(read).await.unwrap();

@@ -33,11 +33,20 @@ enum Call {
     Clear(Key, Key),
 }
 
+/// Returns faults of commits, and a few of the many reads.
+pub(super) fn faults() -> Faults {
+    Faults {
+        too_old_at_read: 0.001,
+        future_version: 0.001,
+        ..Faults::all(0.05)
+    }
+}
+
 /// Draws what a program does.
-struct Dice(Environment);
+pub(super) struct Dice(pub(super) Environment);
 
 impl Dice {
-    fn below(&self, sides: u64) -> u64 {
+    pub(super) fn below(&self, sides: u64) -> u64 {
         u64::from_be_bytes(self.0.random_bytes()) % sides
     }
 
@@ -74,11 +83,11 @@ async fn perform(
 ) -> Result<(), Error> {
     match call {
         Call::Set(key, value) => {
-            numbers.set(tr, key, value)?;
+            numbers.set(tr, key, value).await?;
             model.insert(key.clone(), *value);
         }
         Call::Remove(key) => {
-            numbers.remove(tr, key)?;
+            numbers.remove(tr, key).await?;
             model.remove(key);
         }
         Call::Update(key, last) => {
@@ -124,7 +133,7 @@ async fn perform(
             compare(tr, &rows, &expected, *limit).await?;
         }
         Call::Clear(begin, end) => {
-            numbers.range(begin..end).clear(tr);
+            numbers.range(begin..end).clear(tr).await?;
             model.retain(|key, _| !(begin..end).contains(&key));
         }
     }
@@ -169,7 +178,7 @@ async fn a_map_does_what_a_btree_map_does(store: TestStore) {
         let store = store.fresh();
         let env = Environment::seeded(seed, Arc::new(ManualClock::moved_by_sleepers()));
         let dice = Dice(env.clone());
-        let chaos = Chaos::new(store.db.clone(), env.clone(), Faults::all(0.05));
+        let chaos = Chaos::new(store.db.clone(), env.clone(), faults());
         let options = RunOptions::default()
             .with_environment(env)
             .with_ledger_subspace(store.root.subspace(&"ledgers"));

@@ -21,7 +21,12 @@ async fn numbers(store: &TestStore, runner: &Runner<Store>) -> Numbers {
     let numbers = Numbers::open(runner, store.root.subspace(&"numbers"));
     let numbers = numbers.await.unwrap();
     let stay = &numbers;
-    let fill = async |tr| (0..STAY).try_for_each(|key| stay.set(&tr, &(10 * key), &key));
+    let fill = async |tr| {
+        for key in 0..STAY {
+            stay.set(&tr, &(10 * key), &key).await?;
+        }
+        Ok::<_, Error>(())
+    };
     runner.run(fill).await.unwrap();
     numbers
 }
@@ -55,9 +60,9 @@ async fn walk(
                     continue;
                 }
                 if round % 2 == 0 || key == last {
-                    numbers.remove(&tr, &key)?;
+                    numbers.remove(&tr, &key).await?;
                 } else {
-                    numbers.set(&tr, &key, &0)?;
+                    numbers.set(&tr, &key, &0).await?;
                 }
             }
             Ok::<_, Error>(())
@@ -111,7 +116,12 @@ async fn a_page_has_a_bounded_size(store: TestStore) {
     let subspace = store.root.subspace(&"texts");
     let texts = &Map::<u64, String>::open(&runner, subspace).await.unwrap();
     let text = &"x".repeat(90_000);
-    let fill = async |tr| (0..30).try_for_each(|key| texts.set(&tr, &key, text));
+    let fill = async |tr| {
+        for key in 0..30 {
+            texts.set(&tr, &key, text).await?;
+        }
+        Ok::<_, Error>(())
+    };
     runner.run(fill).await.unwrap();
     let page = async |tr| texts.rows().page(&tr, None, 1_000).await;
     let page = runner.run(page).await.unwrap();
