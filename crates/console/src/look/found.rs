@@ -104,6 +104,11 @@ impl Console {
                 let codecs = stored.codecs;
                 Ok(Found::Export(Export { queue, codecs }))
             }
+            "map" => Err(Error::WrongRecipe {
+                name,
+                recipe: recipe.name,
+                what: "items",
+            }),
             other => Err(Error::Unreadable {
                 name,
                 problem: format!("this version does not know the recipe {other}: upgrade it"),

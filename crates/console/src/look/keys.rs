@@ -6,12 +6,12 @@ use export_queue::keyspace::limits::END_OF_KEYSPACE;
 use export_queue::keyspace::names::{hex, parse_hex, parse_queue_name, queue_name, tuple_text};
 use export_queue::keyspace::{
     Bytes, Isolation, KeyValue, Listed, RangeQuery, StreamingMode, Subspace, Transaction, Tx,
-    key_after,
+    key_after, map,
 };
 use export_queue::{hc_dequeue, microqueue};
 
 use super::console::{Console, MAX_QUEUES, MAX_ROWS, next_page};
-use super::payload::decode;
+use super::payload::{decode, guess};
 use crate::error::{Error, Result};
 use crate::report;
 
@@ -133,11 +133,13 @@ fn key_of(recipes: &[RegisteredRecipe], row: &KeyValue, with_value: bool) -> rep
         .find(|recipe| row.key().starts_with(recipe.subspace.bytes()));
     let part = recipe.and_then(|recipe| part_of(recipe, row.key()));
     let codec = recipe.and_then(|recipe| payload_codec(recipe, part));
+    let is_record = part.is_some() || is_own(row.key());
     let value = || match codec {
         Some((codec, skipped)) if row.value().len() >= skipped => {
             decode(codec, &row.to_value().slice(skipped..))
         }
-        _ => record_bytes(row.to_value()),
+        _ if is_record => record_bytes(row.to_value()),
+        _ => guess(row.to_value()),
     };
     report::Key {
         name: queue_name(&Subspace::from_bytes(row.key())),
@@ -157,6 +159,7 @@ fn part_of(recipe: &RegisteredRecipe, key: &[u8]) -> Option<&'static str> {
         "hc-dequeue" => hc_dequeue::describe_key,
         "combine" => combine::describe_key,
         "export-queue" => export_queue::describe_key,
+        "map" => map::describe_key,
         _ => return None,
     };
     describe(&recipe.subspace, key)
@@ -169,8 +172,16 @@ fn payload_codec<'a>(recipe: &'a RegisteredRecipe, part: Option<&str>) -> Option
         ("microqueue", _) => Some((codec(0)?, 1)),
         ("combine", "reported value") => Some((codec(2)?, 1)),
         ("combine", "current value") => Some((codec(2)?, 2)),
+        ("map", "row of a map") => Some((codec(0)?, 0)),
         _ => None,
     }
+}
+
+/// Returns whether a key is one of the library's own that belongs to no recipe: of a ledger, or of the registry.
+fn is_own(key: &[u8]) -> bool {
+    let own = ["keyspace.ledger", "keyspace.ids"];
+    own.iter()
+        .any(|name| Subspace::from((*name,)).is_start_of(key))
 }
 
 /// Returns the value of a record of the recipe's own.

@@ -5,7 +5,7 @@
 //! - `dequeue`: items, schedules and settings of queues with consumers; `groups`: groups of their items;
 //!   `batches`: their batches; `audit` checks them.
 //! - `combine`, `export`: combine queues and export queues.
-//! - `queues`: how queues of all recipes stand; `keys`: keys of the store, by the schema.
+//! - `queues`: how queues of all recipes stand; `maps`: how maps do; `keys`: keys of the store, by the schema.
 
 mod audit;
 mod batches;
@@ -16,6 +16,7 @@ mod export;
 mod found;
 mod groups;
 mod keys;
+mod maps;
 mod payload;
 mod queues;
 mod sessions;

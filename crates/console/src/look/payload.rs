@@ -40,6 +40,30 @@ pub(crate) fn decode(codec: &str, bytes: &Bytes) -> Payload {
     payload
 }
 
+/// Decodes a value of which no codec is known, if it looks like that of one: JSON, MessagePack or text.
+pub(super) fn guess(bytes: Bytes) -> Payload {
+    let is_whole =
+        |value: &Value| !matches!(value, Value::Number(_) | Value::Bool(_) | Value::Null);
+    // Almost every byte is a number in MessagePack, and digits are one in JSON.
+    for (codec, is_likely) in [("Json", true), ("MessagePack", true), ("Raw", false)] {
+        let decoded = decode(codec, &bytes);
+        let is_found = |value: &Value| !is_likely || is_whole(value);
+        if !bytes.is_empty() && decoded.value.as_ref().is_some_and(is_found) {
+            return Payload {
+                codec: format!("unknown, shown as {codec}"),
+                ..decoded
+            };
+        }
+    }
+    Payload {
+        codec: "unknown".to_owned(),
+        bytes: bytes.len(),
+        value: None,
+        hex: Some(hex(&bytes)),
+        problem: None,
+    }
+}
+
 /// Returns the bytes of a value that an operator has typed, as the codec of this name writes them.
 ///
 /// # Errors

@@ -7,6 +7,7 @@ use futures::stream::{self, StreamExt};
 
 use super::console::{Console, MAX_QUEUES, next_page};
 use super::found::{Found, Microqueue, parse_name, unreadable};
+use super::maps::Registered;
 use crate::error::{Error, Result};
 use crate::report;
 
@@ -23,11 +24,9 @@ impl Console {
     /// [`Error::NoQueue`] for a name that no queue can have, and those of the store.
     pub async fn queues(&self, after: Option<&str>, limit: usize) -> Result<report::Queues> {
         let after = after.map(parse_name).transpose()?;
-        let ids = &self.ids;
-        let after = after.as_ref();
         let limit = limit.clamp(1, MAX_QUEUES);
-        let read = |tr| async move { ids.recipes(&tr, after, limit + 1).await };
-        let mut recipes: Vec<Listed<_, _>> = self.reader.run(read).await?;
+        let recipes = self.registered_after(Registered::Queue, after, limit);
+        let mut recipes = recipes.await?;
         let next = next_page(&mut recipes, limit).map(|last| queue_name(&last.id));
         let states = recipes.into_iter().map(|recipe| self.row_of(recipe));
         let queues = stream::iter(states).buffered(STATES_AT_ONCE).collect();

@@ -11,6 +11,7 @@ mod group;
 mod item;
 mod key;
 mod kind;
+mod map;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ pub use self::group::{Group, Groups, Limits, Rate};
 pub use self::item::{Failure, Item, Items, Payload, Progress};
 pub use self::key::{Key, Keys};
 pub use self::kind::{Kind, Kinds};
+pub use self::map::{Map, MapIndex, Maps};
 pub use self::queue::{
     CombineState, DequeueState, ExportState, MicroqueueState, Queue, QueueState, Queues,
     Subscription,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     Audit, Batch, Batches, Change, CombineKey, Group, Groups, Item, Items, Key, Keys, Kinds,
-    Limits, Queue, Queues, Schedules, Sessions, SetAsidePage, Settings, StoreCheck, Time,
+    Limits, Maps, Queue, Queues, Schedules, Sessions, SetAsidePage, Settings, StoreCheck, Time,
 };
 
 impl JsonSchema for Time {
@@ -49,6 +49,7 @@ fn schema() -> Value {
     generator.subschema_for::<Audit>();
     generator.subschema_for::<SetAsidePage>();
     generator.subschema_for::<CombineKey>();
+    generator.subschema_for::<Maps>();
     generator.subschema_for::<Keys>();
     generator.subschema_for::<Key>();
     generator.subschema_for::<StoreCheck>();

@@ -25,7 +25,7 @@ use crate::deaths::open_deaths;
 mod shop;
 
 /// What a command prints, on standard output.
-const TOLD: [(&str, &str); 35] = [
+const TOLD: [(&str, &str); 36] = [
     ("queues", "QUEUE"),
     ("stats", "sessions"),
     ("list", "ENQUEUED"),
@@ -54,6 +54,7 @@ const TOLD: [(&str, &str); 35] = [
     ("repair", "everything agrees"),
     ("combine", "pending updates"),
     ("exports", "SUBSCRIPTION"),
+    ("maps", "no maps"),
     ("ls", "KEY"),
     ("get", "record"),
     ("backup", ""),
@@ -65,7 +66,7 @@ const TOLD: [(&str, &str); 35] = [
 
 /// Commands whose options no document has, in this order. `<page>` is the next page of the same command, as JSON has
 /// it. The status, if it is not 0.
-const MORE: [(&str, i32); 70] = [
+const MORE: [(&str, i32); 72] = [
     ("queues --limit 1 --after <page>", 0),
     ("list jobs --limit 1 --after <page> --time-limit 20", 0),
     ("list events --subscription mirror", 0),
@@ -73,6 +74,8 @@ const MORE: [(&str, i32); 70] = [
     ("schedules jobs --owner calendar", 0),
     ("sessions jobs --limit 1 --after <page>", 0),
     ("batches jobs --limit 1 --after <page>", 0),
+    ("maps --limit 1", 0),
+    ("maps --after nothing", 0),
     ("ls jobs --limit 1 --after <page>", 0),
     ("combine counts --set-aside --limit 1 --after <page>", 0),
     (

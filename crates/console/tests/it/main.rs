@@ -17,6 +17,7 @@ mod keys;
 mod kinds;
 mod limits;
 mod look;
+mod maps;
 mod paging;
 mod rates;
 mod refusals;

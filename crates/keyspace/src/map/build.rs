@@ -19,28 +19,10 @@ const MAX_STEP_BYTES: usize = 1_000_000;
 /// The format of the progress of building an index.
 const FORMAT: u8 = 1;
 
-/// The state of an index of a map.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct IndexStatus {
-    /// The name of the index.
-    pub name: String,
-    /// How far it is built, or `None` if it is built.
-    pub building: Option<Building>,
-}
-
-/// How far an index is built.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Building {
-    /// How many rows were looked at.
-    pub rows: u64,
-}
-
 /// Where the building of an index goes on.
 #[derive(Debug, Default)]
-struct Progress {
-    rows: u64,
+pub(super) struct Progress {
+    pub(super) rows: u64,
     /// The key of the next row, without the prefix of the rows.
     next: Vec<u8>,
 }
@@ -50,7 +32,11 @@ impl Progress {
         [&[FORMAT][..], &self.rows.to_be_bytes(), &self.next].concat()
     }
 
-    async fn read(tr: &impl Transaction, key: &[u8], isolation: Isolation) -> Result<Self> {
+    pub(super) async fn read(
+        tr: &impl Transaction,
+        key: &[u8],
+        isolation: Isolation,
+    ) -> Result<Self> {
         let Some(stored) = tr.get(key, isolation).await? else {
             return Ok(Self::default());
         };
@@ -163,30 +149,6 @@ impl<K: Key, V, C: Codec<V>> Map<K, V, C> {
             Ok::<_, Error>(())
         };
         runner.run(remove).await
-    }
-
-    /// Returns the state of each index, by their names.
-    ///
-    /// # Conflicts
-    /// Reads the records of the indexes, and their progress.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if one of them does not decode, and those of the reads.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves at most conflict ranges.
-    pub async fn index_statuses(&self, tr: &impl Transaction) -> Result<Vec<IndexStatus>> {
-        let mut statuses = Vec::new();
-        for (name, record) in records(tr, &self.subspace, self.isolation).await? {
-            let mut building = None;
-            if !record.is_ready {
-                let key = self.subspace.pack(&(MapPart::Progress, &*name));
-                let Progress { rows, .. } = Progress::read(tr, &key, self.isolation).await?;
-                building = Some(Building { rows });
-            }
-            statuses.push(IndexStatus { name, building });
-        }
-        Ok(statuses)
     }
 }
 

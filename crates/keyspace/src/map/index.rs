@@ -214,8 +214,8 @@ impl<V> Definition<V> {
 /// What is stored of an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct IndexRecord {
-    version: u32,
-    is_unique: bool,
+    pub(super) version: u32,
+    pub(super) is_unique: bool,
     pub(super) is_ready: bool,
 }
 

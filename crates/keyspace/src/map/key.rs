@@ -5,7 +5,7 @@ use foundationdb_tuple::{Subspace, TuplePack, TupleUnpack};
 /// The key of a row: a value of the tuple layer, or a tuple of them.
 ///
 /// Integers, strings, byte strings, `bool`, floating-point numbers, `Option`, tuples of these, and with the feature
-/// `uuid` a [`Uuid`](crate::tuple::Uuid). Rows are in the order of FoundationDB's tuple layer.
+/// `uuid` a `keyspace::tuple::Uuid`. Rows are in the order of FoundationDB's tuple layer.
 pub trait Key: TuplePack + for<'a> TupleUnpack<'a> + Send + Sync + 'static {}
 
 impl<K: TuplePack + for<'a> TupleUnpack<'a> + Send + Sync + 'static> Key for K {}

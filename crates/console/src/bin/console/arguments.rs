@@ -268,7 +268,11 @@ pub(crate) enum Command {
         queue: String,
     },
 
-    /// List keys, decoded by the schema of the queue that they belong to.
+    /// List maps of applications' own data: their codecs, how many rows they have, and their indexes.
+    #[command(after_help = "Example:\n  console maps --db fdb:")]
+    Maps(Page),
+
+    /// List keys, decoded by the schema of the queue or the map that they belong to.
     #[command(after_help = "Examples:\n  \
         console ls jobs --db fdb:\n  \
         console ls jobs/d --db fdb:")]

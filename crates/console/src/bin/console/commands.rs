@@ -83,6 +83,7 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
         Command::Audit { queue } => return audit(context, &queue, false).await,
         Command::Repair { queue } => return audit(context, &queue, true).await,
         Command::Combine(options) => combine(context, &options).await?,
+        Command::Maps(page) => print(&console.maps(page.after(), page.limit()).await?, json)?,
         Command::Ls { prefix, page } => {
             let keys = console.keys(prefix.as_deref(), page.after(), page.limit());
             print(&keys.await?, json)?;

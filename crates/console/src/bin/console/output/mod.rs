@@ -2,12 +2,13 @@
 //!
 //! - Here: how tables and values are shown.
 //! - `queues`: queues and how they stand; `items`: items; `groups`: their groups; `batches`: batches; `kinds`: kinds
-//!   of items; `work`: all other reports.
+//!   of items; `maps`: maps; `work`: all other reports.
 
 mod batches;
 mod groups;
 mod items;
 mod kinds;
+mod maps;
 mod queues;
 mod work;
 
