@@ -268,8 +268,10 @@ impl<K: Key, V, C: Codec<V>> Map<K, V, C> {
     /// - [`MapError::Taken`] if another row has a key in a unique index
     /// - [`MapError::IndexChanged`], [`MapError::IndexRemoved`] and [`MapError::IndexUnknown`] if another process has
     ///   changed the indexes of the map
-    /// - with indexes, [`Error::Corrupt`] with the key if the present value does not decode
     /// - those of the reads
+    ///
+    /// A present value that does not decode is replaced. Its entries are not known, and stay: [`verify`](Self::verify)
+    /// names them, and an index that is [built](Self::build) again has none of them.
     ///
     /// # Cancel safety
     /// Dropping the future stages nothing, or all of it. It may leave conflict ranges.
@@ -281,7 +283,7 @@ impl<K: Key, V, C: Codec<V>> Map<K, V, C> {
             return Ok(());
         }
         let (_, old) = self.read_to_write(tr, &place).await?;
-        let old = self.index_keys(old.as_ref());
+        let old = self.index_keys(old.unwrap_or(None).as_ref());
         let new = self.index_keys(Some(value));
         self.write(tr, &place, &key, Some(bytes), (old, new)).await
     }
@@ -325,6 +327,7 @@ impl<K: Key, V, C: Codec<V>> Map<K, V, C> {
     {
         let place = self.writable(&key)?;
         let (stored, old) = self.read_to_write(tr, &place).await?;
+        let old = old?;
         let keys = self.index_keys(old.as_ref());
         let new = change(old);
         let keys = (keys, self.index_keys(new.as_ref()));
@@ -359,25 +362,25 @@ impl<K: Key, V, C: Codec<V>> Map<K, V, C> {
             return Ok(());
         }
         let (_, old) = self.read_to_write(tr, &place).await?;
-        let old = self.index_keys(old.as_ref());
+        let old = self.index_keys(old.unwrap_or(None).as_ref());
         let none = self.index_keys(None);
         self.write(tr, &place, &key, None, (old, none)).await
     }
 
-    /// Reads what a write of a row must know: its stored bytes and its value. Checks that the handle knows the indexes
-    /// of the map.
+    /// Reads what a write of a row must know: its stored bytes, and its value unless it does not decode. Checks that
+    /// the handle knows the indexes of the map.
     async fn read_to_write(
         &self,
         tr: &impl Transaction,
         place: &[u8],
-    ) -> Result<(Option<Bytes>, Option<V>)> {
+    ) -> Result<(Option<Bytes>, Result<Option<V>>)> {
         let stored = tr.get(place, Isolation::Serializable);
         if !self.indexes.is_empty() {
             self.check_indexes(tr).await?;
         }
         let stored = stored.await?;
         let value = stored.clone().map(|stored| self.decode(place, stored));
-        Ok((stored, value.transpose()?))
+        Ok((stored, value.transpose()))
     }
 
     /// Returns the packed keys of a value in each index.

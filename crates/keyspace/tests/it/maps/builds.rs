@@ -22,6 +22,7 @@ conformance::on_every_store!(
     a_builder_that_misses_what_changes_behind_it_is_found,
     a_writer_that_misses_the_old_row_is_found,
     a_verification_finds_each_difference,
+    a_row_that_does_not_decode_is_replaced_and_its_entries_go_with_a_new_build,
     an_index_is_refused_until_it_is_built_again,
     an_index_that_the_handle_does_not_know_is_refused,
     a_unique_index_names_the_rows_that_collide,
@@ -248,6 +249,40 @@ async fn a_verification_finds_each_difference(store: TestStore) {
         Ok::<_, Error>(())
     };
     runner.run(read).await.unwrap();
+}
+
+async fn a_row_that_does_not_decode_is_replaced_and_its_entries_go_with_a_new_build(
+    store: TestStore,
+) {
+    let runner = &store.runner();
+    let indexes = &Indexes::new();
+    let subspace = store.root.subspace(&"parts");
+    let parts = &indexes.open(runner, subspace.clone()).await.unwrap();
+    let undecodable = &subspace.pack(&("r", 3));
+    let set = async |tr: Tx<_>| {
+        parts.set(&tr, &3, &part(Some(3))).await?;
+        tr.set(undecodable, b"\xc1");
+        Ok::<_, Error>(())
+    };
+    runner.run(set).await.unwrap();
+    let replace = async |tr| {
+        let refused = parts.update(&tr, &3, |_| None).await;
+        assert!(matches!(refused, Err(Error::Corrupt { .. })));
+        parts.remove(&tr, &3).await
+    };
+    runner.run(replace).await.unwrap();
+    let stray = parts.verify(runner).await.unwrap().differences;
+    assert!(matches!(
+        stray[..],
+        [Difference::StrayEntry { .. }, Difference::StrayEntry { .. }]
+    ));
+    let by_tag = &indexes.by_tag.clone().with_version(1);
+    let by_code = &indexes.by_code.clone().with_version(1);
+    let options = MapOptions::new().with_index(by_tag).with_index(by_code);
+    let options = options.with_changed_indexes();
+    let parts = &Parts::open_with(runner, subspace, options).await.unwrap();
+    parts.build(runner).await.unwrap();
+    assert_eq!(parts.verify(runner).await.unwrap().differences, []);
 }
 
 async fn an_index_is_refused_until_it_is_built_again(store: TestStore) {
