@@ -10,7 +10,9 @@
 //! - `recovery`: opening a store whose process was killed;
 //! - `takeover`: the first commit of a client whose owner has ended;
 //! - `first-key`: the first key of a range whose head was cleared;
-//! - `layers`: reads of rows that were just written, compared with rows in the file alone.
+//! - `layers`: reads of rows that were just written, compared with rows in the file alone;
+//! - `maps`: the processor time of maps beside the same by hand, in redb and in SQLite;
+//! - `build`: building an index of a map that has rows.
 //!
 //! Prints a table in Markdown. Where it can be, the yardstick and the store take turns; figures are then
 //! medians over the rounds, and ratios medians of the rounds' ratios. `--long` measures for longer,
@@ -19,6 +21,7 @@
 mod commits;
 mod disk;
 mod keys;
+mod maps;
 mod reads;
 mod recovery;
 mod row;
@@ -36,7 +39,7 @@ use crate::row::Row;
 /// A workload's name, and how it is measured.
 type Workload = (&'static str, fn(Extent) -> Vec<Row>);
 
-const WORKLOADS: [Workload; 9] = [
+const WORKLOADS: [Workload; 11] = [
     ("hundred", commits::hundred),
     ("lone", commits::lone),
     ("tasks", commits::tasks),
@@ -46,6 +49,8 @@ const WORKLOADS: [Workload; 9] = [
     ("takeover", recovery::takeover),
     ("first-key", reads::first_key),
     ("layers", reads::layers),
+    ("maps", maps::maps),
+    ("build", maps::build),
 ];
 
 fn main() -> io::Result<()> {
