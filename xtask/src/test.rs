@@ -3,6 +3,10 @@
 //! Runs unit, integration and documentation tests, compiles the examples, streams what they print,
 //! and ends with the slowest programs, what failed and one line `N passed, N failed, N skipped`.
 //!
+//! Cargo builds the programs of tests. Two of them run at once, the largest first, since tests wait for most of their
+//! time: the one that takes longest would otherwise end alone. On a cluster, which the programs would share, one runs
+//! after another.
+//!
 //! A test of every store has one variant per store, which its name says. The variants on FoundationDB need a server and
 //! a client library on this machine. The tests of the console's pages need `chromium` and
 //! `chromedriver` on the path.
@@ -10,18 +14,21 @@
 //! A test that lacks something it needs writes a line `skipped: <test name>: <reason>` and returns. It writes straight
 //! to the standard error (`writeln!(io::stderr(), ..)`), because the test harness captures the print macros.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::num::NonZero;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use serde_json::Value;
 
 use crate::busy::Busy;
 use crate::workspace::cargo;
@@ -119,60 +126,163 @@ pub(crate) fn run(options: &TestOptions) -> anyhow::Result<Tally> {
         }
     };
     let features = cluster.as_ref().map_or("", |(features, _)| features);
-    let arguments = [
-        "test",
-        "--workspace",
-        "--no-fail-fast",
-        "--features",
-        features,
-    ];
-    if options.busy > 0 {
-        let built = cargo(&arguments)?.arg("--no-run").status();
-        ensure!(
-            built.context("cannot run cargo")?.success(),
-            "the tests do not build"
-        );
-    }
-    let mut command = cargo(&arguments)?;
-    if options.long {
-        command.env("TEST_RUN", "long");
-    }
-    if let Some(file) = cluster
-        .as_ref()
-        .and_then(|(_, served)| served.cluster_file())
-    {
-        command.env(fdb::CLUSTER_FILE, file);
-    }
-    if let Some(filter) = options.filter() {
-        command.args(["--", filter]);
-    }
-    if env::var_os(TEST_THREADS).is_none() {
-        // Tests wait for most of their time: for leases, for processes, for pages. On two cores and a cluster, the
-        // longest program takes 218 s with two threads for each core, and 193 s with five.
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        command.env(TEST_THREADS, (4 * cores).to_string());
-    }
-    let _busy = Busy::start(options.busy);
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot run cargo")?;
-    let stdout = child.stdout.take().context("no standard output")?;
-    let stderr = child.stderr.take().context("no standard error")?;
+    let mut programs = Program::build(features)?;
+    let at_once = if cluster.is_some() { 1 } else { AT_ONCE };
+    let setting = Setting {
+        options,
+        cluster_file: cluster
+            .as_ref()
+            .and_then(|(_, served)| served.cluster_file()),
+        threads: threads(at_once),
+    };
+    let busy = Busy::start(options.busy);
+    programs.sort_by_key(|program| Reverse(program.size));
+    let programs = Mutex::new(programs.into_iter());
+    let next = || lock(&programs).next();
+    let all = Mutex::new(Tally::default());
+    thread::scope(|scope| -> anyhow::Result<()> {
+        let run = || -> anyhow::Result<()> {
+            while let Some(program) = next() {
+                let tally = setting.run(&program)?;
+                lock(&all).add(tally);
+            }
+            Ok(())
+        };
+        let runs: Vec<_> = (0..at_once).map(|_| scope.spawn(run)).collect();
+        let mut runs = runs
+            .into_iter()
+            .map(|run| run.join().expect("it does not panic"));
+        runs.try_for_each(|run| run)
+    })?;
+    let mut all = all.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // These are compiled first, and then run in one program for each library.
+    let mut documentation = cargo(&["test", "--workspace", "--no-fail-fast", "--doc"])?;
+    documentation.args(["--features", features]);
+    all.add(setting.run_to_end(documentation, String::new())?);
+    drop(busy);
+    all.sort();
+    Ok(all)
+}
 
-    let tally = Mutex::new(Tally::default());
-    let streamed = thread::scope(|scope| {
-        let errors = scope.spawn(|| stream(stderr, io::stderr(), &tally));
-        let output = stream(stdout, io::stdout(), &tally);
-        output.and(errors.join().expect("streaming does not panic"))
-    });
-    streamed.context("cannot stream the output of the tests")?;
-    let status = child.wait().context("cannot wait for cargo")?;
+/// How many programs of tests run at once, without a cluster.
+const AT_ONCE: usize = 2;
 
-    let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
-    tally.finish(status.success());
-    Ok(tally)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns how many tests of a program run at once.
+fn threads(at_once: usize) -> usize {
+    // Tests wait for most of their time: for leases, for processes, for pages. On two cores and a cluster, the longest
+    // program takes 218 s with two threads for each core, and 193 s with five.
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    if at_once == 1 { 4 * cores } else { 3 * cores }
+}
+
+/// A program of tests that cargo has built.
+#[derive(Debug, PartialEq, Eq)]
+struct Program {
+    /// The folder of its package, and its source: `hc-dequeue: tests/it/main.rs`.
+    name: String,
+    file: PathBuf,
+    /// Its size in bytes.
+    size: u64,
+    /// The folder of its package, in which it runs.
+    folder: PathBuf,
+}
+
+impl Program {
+    /// Builds all programs of tests, and the examples.
+    fn build(features: &str) -> anyhow::Result<Vec<Self>> {
+        let arguments = ["test", "--workspace", "--no-run", "--features", features];
+        let mut command = cargo(&arguments)?;
+        command.arg("--message-format=json-render-diagnostics");
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot run cargo")?;
+        let stdout = child.stdout.take().context("no standard output")?;
+        let mut programs = Vec::new();
+        for line in BufReader::new(stdout).lines() {
+            programs.extend(Self::of_message(&line?));
+        }
+        let built = child.wait().context("cannot wait for cargo")?;
+        ensure!(built.success(), "the tests do not build");
+        Ok(programs)
+    }
+
+    /// Returns the program of tests that a message of cargo is about, if it is about one.
+    fn of_message(line: &str) -> Option<Self> {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let is_test = message["profile"]["test"].as_bool()?;
+        let file = PathBuf::from(message["executable"].as_str().filter(|_| is_test)?);
+        let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+        let source = Path::new(message["target"]["src_path"].as_str()?);
+        let source = source.strip_prefix(folder).unwrap_or(source);
+        let package = folder.file_name()?.to_string_lossy();
+        Some(Self {
+            name: format!("{package}: {}", source.display()),
+            size: file.metadata().map_or(0, |metadata| metadata.len()),
+            file,
+            folder: folder.to_owned(),
+        })
+    }
+}
+
+/// How programs of tests run.
+struct Setting<'a> {
+    options: &'a TestOptions,
+    cluster_file: Option<PathBuf>,
+    threads: usize,
+}
+
+impl Setting<'_> {
+    /// Runs a program of tests, as cargo would.
+    fn run(&self, program: &Program) -> anyhow::Result<Tally> {
+        let mut command = std::process::Command::new(&program.file);
+        command.current_dir(&program.folder);
+        command.env("CARGO_MANIFEST_DIR", &program.folder);
+        if let Some(filter) = self.options.filter() {
+            command.arg(filter);
+        }
+        println!("     Running {}", program.name);
+        self.run_to_end(command, program.name.clone())
+    }
+
+    /// Runs a command that runs tests, and counts them.
+    fn run_to_end(
+        &self,
+        mut command: std::process::Command,
+        program: String,
+    ) -> anyhow::Result<Tally> {
+        if self.options.long {
+            command.env("TEST_RUN", "long");
+        }
+        if let Some(file) = &self.cluster_file {
+            command.env(fdb::CLUSTER_FILE, file);
+        }
+        if env::var_os(TEST_THREADS).is_none() {
+            command.env(TEST_THREADS, self.threads.to_string());
+        }
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run {}", command.get_program().display()))?;
+        let stdout = child.stdout.take().context("no standard output")?;
+        let stderr = child.stderr.take().context("no standard error")?;
+        let tally = Mutex::new(Tally::of(program));
+        let streamed = thread::scope(|scope| {
+            let errors = scope.spawn(|| stream(stderr, io::stderr(), &tally));
+            let output = stream(stdout, io::stdout(), &tally);
+            output.and(errors.join().expect("streaming does not panic"))
+        });
+        streamed.context("cannot stream the output of the tests")?;
+        let status = child.wait().context("cannot wait for the tests")?;
+        let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+        tally.finish(status.success());
+        Ok(tally)
+    }
 }
 
 /// Finds or starts a cluster, and the features with which the tests can use it.
@@ -221,11 +331,8 @@ pub(crate) struct Tally {
     passed: usize,
     failed: usize,
     ignored: usize,
-    /// The program of tests that runs.
+    /// The program of tests that runs: see [`Program`].
     program: String,
-    /// The library or the program whose tests run: cargo names it for its unit tests, which come first, and not for the
-    /// others.
-    owner: String,
     /// When the program began.
     began: Option<Instant>,
     /// How long each program has run. For tests of documentation, the time of the compiler is part of it.
@@ -239,25 +346,43 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// Begins to count the tests of a program.
+    fn of(program: String) -> Self {
+        Self {
+            program,
+            began: Some(Instant::now()),
+            ..Self::default()
+        }
+    }
+
+    /// Adds the counts of another program.
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+        self.durations.extend(other.durations);
+        self.announced.extend(other.announced);
+        self.failures.extend(other.failures);
+    }
+
+    fn sort(&mut self) {
+        self.durations.sort_by(|one, other| other.cmp(one));
+    }
+
     fn read(&mut self, line: &str) {
         if let Some(announcement) = line.strip_prefix("skipped: ") {
             let (name, reason) = announcement.split_once(": ").unwrap_or((announcement, ""));
             let test = (self.program.clone(), name.to_owned());
             self.announced.insert(test, reason.to_owned());
-        } else if let Some(program) = line.trim_start().strip_prefix("Running ") {
-            self.end_program();
-            if program.starts_with("unittests ") {
-                self.owner = owner(program);
-            }
-            program.clone_into(&mut self.program);
-            self.began = Some(Instant::now());
         } else if let Some(library) = line.trim_start().strip_prefix("Doc-tests ") {
             self.end_program();
-            self.owner = library.to_owned();
-            self.program = "documentation".to_owned();
+            self.program = format!("{library}: documentation");
             self.began = Some(Instant::now());
         } else if line == "failures:" {
             self.fails = true;
+            if self.failures.is_empty() && !self.program.is_empty() {
+                self.failures.push(self.program.clone());
+            }
         } else if let Some(result) = line.strip_prefix("test result: ") {
             self.fails = false;
             for field in result.split([';', '.']) {
@@ -276,20 +401,21 @@ impl Tally {
 
     /// Notes how long the program has run that has ended.
     fn end_program(&mut self) {
-        if let Some(began) = self.began.take() {
-            let path = self.program.split(" (").next().unwrap_or_default();
-            let name = format!("{}: {path}", self.owner);
-            self.durations.push((began.elapsed(), name));
+        if let Some(began) = self.began.take()
+            && !self.program.is_empty()
+        {
+            self.durations.push((began.elapsed(), self.program.clone()));
         }
     }
 
-    /// Adds the exit of cargo. A failure without a count, such as a compile error or an abort, counts as one failed
-    /// test. A test that announced that it was skipped does not count as passed.
+    /// Adds the exit of the tests. A failure without a count, such as an abort, counts as one failed test. A test that
+    /// announced that it was skipped does not count as passed.
     fn finish(&mut self, success: bool) {
         self.end_program();
-        self.durations.sort_by(|one, other| other.cmp(one));
         if !success && self.failed == 0 {
             self.failed = 1;
+            self.failures
+                .push(format!("{} ended with an error", self.program));
         }
         self.passed = self.passed.saturating_sub(self.announced.len());
     }
@@ -313,13 +439,6 @@ impl Tally {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Returns the library or the program of `unittests src/lib.rs (target/debug/deps/keyspace-0123abcd)`.
-fn owner(program: &str) -> String {
-    let file = program.rsplit('/').next().unwrap_or_default();
-    let name = file.rsplit_once('-').map_or(file, |(name, _)| name);
-    name.to_owned()
 }
 
 impl fmt::Display for Tally {
@@ -359,48 +478,60 @@ mod tests {
 
     #[test]
     fn an_announced_skip_has_not_passed() {
-        let tally = tally_of(
-            "     Running tests/it/main.rs (target/debug/deps/it-1)\n\
-             skipped: queue_on_a_cluster: no cluster file\n\
+        let output = "skipped: queue_on_a_cluster: no cluster file\n\
              test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n\
-             skipped: queue_on_a_cluster: no cluster file\n\
-             Running tests/it/main.rs (target/debug/deps/it-2)\n\
-             skipped: queue_on_a_cluster: no cluster file\n\
-             test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n",
-            true,
-        );
-        assert_eq!(tally.to_string(), "3 passed, 0 failed, 2 skipped");
-        assert!(
-            tally
-                .announced
-                .values()
-                .all(|reason| reason == "no cluster file")
-        );
-        assert_eq!(tally.report(), ExitCode::SUCCESS);
+             skipped: queue_on_a_cluster: no cluster file\n";
+        let mut all = Tally::default();
+        for program in ["one: tests/it/main.rs", "other: tests/it/main.rs"] {
+            let tally = Mutex::new(Tally::of(program.to_owned()));
+            stream(output.as_bytes(), io::sink(), &tally).unwrap();
+            let mut tally = tally.into_inner().unwrap();
+            tally.finish(true);
+            all.add(tally);
+        }
+        assert_eq!(all.to_string(), "4 passed, 0 failed, 2 skipped");
+        let mut reasons = all.announced.values();
+        assert!(reasons.all(|reason| reason == "no cluster file"));
+        assert_eq!(all.report(), ExitCode::SUCCESS);
     }
 
     #[test]
     fn each_program_is_measured_under_the_name_of_its_crate() {
-        let tally = tally_of(
-            "     Running unittests src/lib.rs (target/debug/deps/hc_dequeue-1)\n\
-             test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n\
-             Running tests/it/main.rs (target/debug/deps/it-2)\n\
-             test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n\
-             Doc-tests keyspace\n",
-            true,
-        );
-        let mut names: Vec<_> = tally
-            .durations
-            .iter()
-            .map(|(_, name)| name.as_str())
-            .collect();
-        names.sort_unstable();
+        let mut tally = Tally::of("hc-dequeue: src/lib.rs".to_owned());
+        for line in ["Doc-tests keyspace", "Doc-tests microqueue"] {
+            tally.read(line);
+        }
+        tally.finish(true);
+        let names = tally.durations.iter().map(|(_, name)| &**name);
         let expected = [
-            "hc_dequeue: tests/it/main.rs",
-            "hc_dequeue: unittests src/lib.rs",
+            "hc-dequeue: src/lib.rs",
             "keyspace: documentation",
+            "microqueue: documentation",
         ];
-        assert_eq!(names, expected);
+        assert!(names.eq(expected));
+    }
+
+    #[test]
+    fn the_programs_of_tests_are_those_that_cargo_has_built_for_tests() {
+        let message = |test: bool, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/w/crates/hc-dequeue/Cargo.toml",
+                "target":{{"name":"it","src_path":"/w/crates/hc-dequeue/tests/it/main.rs"}},
+                "profile":{{"test":{test}}},"executable":{executable}}}"#
+            )
+        };
+        let expected = Program {
+            name: "hc-dequeue: tests/it/main.rs".to_owned(),
+            file: PathBuf::from("/w/target/it-1"),
+            size: 0,
+            folder: PathBuf::from("/w/crates/hc-dequeue"),
+        };
+        let found = |line: &str| Program::of_message(line);
+        assert_eq!(found(&message(true, r#""/w/target/it-1""#)), Some(expected));
+        assert_eq!(found(&message(false, r#""/w/target/shop""#)), None);
+        assert_eq!(found(&message(true, "null")), None);
+        assert_eq!(found(r#"{"reason":"build-finished","success":true}"#), None);
+        assert_eq!(found("no message"), None);
     }
 
     #[test]
