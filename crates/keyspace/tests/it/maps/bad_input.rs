@@ -8,7 +8,7 @@ use keyspace::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use keyspace::map::{Cursor, MapError};
 use keyspace::{Code, Error, Map, Subspace, Transaction, Tx};
 
-use super::{Order, open, order};
+use super::{Order, in_test, open, order};
 
 conformance::on_every_store!(
     another_codec_is_refused,
@@ -29,7 +29,8 @@ async fn another_codec_is_refused(store: TestStore) {
     let runner = store.runner();
     let orders = open(&store, &runner).await;
     let subspace = orders.subspace().clone();
-    let opened = Map::<u64, Order, Json>::open(&runner, subspace.clone()).await;
+    let json = in_test(&store).with_codec(Json);
+    let opened = Map::<u64, Order, Json>::open_with(&runner, subspace.clone(), json).await;
     let stored = "MessagePack".to_owned();
     let given = "Json".to_owned();
     let expected = MapError::Codec {
@@ -44,7 +45,7 @@ async fn a_map_does_not_overlap_another_recipe(store: TestStore) {
     let runner = store.runner();
     let orders = open(&store, &runner).await;
     let inside = orders.subspace().subspace(&"r");
-    let opened = Map::<u64, Order>::open(&runner, inside).await;
+    let opened = Map::<u64, Order>::open_with(&runner, inside, in_test(&store)).await;
     let Err(Error::Overlap { recipe, .. }) = opened else {
         panic!("expected an overlap: {opened:?}");
     };
@@ -137,9 +138,8 @@ async fn a_cursor_of_other_rows_is_refused(store: TestStore) {
     let runner = store.runner();
     let orders = &open(&store, &runner).await;
     let others = Subspace::from((store.root.bytes(), "others"));
-    let others = &Map::<(String, u64), Order>::open(&runner, others)
-        .await
-        .unwrap();
+    let others = Map::<(String, u64), Order>::open_with(&runner, others, in_test(&store));
+    let others = &others.await.unwrap();
     let key = |number| ("ann".to_owned(), number);
     let set = async |tr| {
         for number in 1..=3 {

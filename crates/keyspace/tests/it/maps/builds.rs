@@ -10,11 +10,12 @@ use conformance::scale;
 use conformance::stores::TestStore;
 use futures::future::{join_all, try_join_all};
 use keyspace::env::ManualClock;
-use keyspace::map::{Difference, Index, MapError, MapOptions, MapReport};
+use keyspace::map::{Difference, Index, MapError, MapReport};
 use keyspace::{Environment, Error, Map, RunOptions, Runner, Store, Transaction, Tx};
 
 use super::bad_input::refusal;
-use super::indexes::{Indexes, Part, Parts, draw};
+use super::in_test;
+use super::indexes::{Indexes, Part, Parts, draw, subspace};
 use super::model::{Dice, faults};
 
 conformance::on_every_store!(
@@ -39,8 +40,8 @@ fn part(code: Option<u64>) -> Part {
 
 /// Fills a map that has no indexes.
 async fn fill(runner: &Runner<Store>, store: &TestStore) -> Parts {
-    let subspace = store.root.subspace(&"parts");
-    let parts = Parts::open(runner, subspace).await.unwrap();
+    let parts = Parts::open_with(runner, subspace(store), in_test(store));
+    let parts = parts.await.unwrap();
     let plain = &parts;
     for begin in (0..ROWS).step_by(500) {
         let fill = async |tr| {
@@ -139,8 +140,7 @@ async fn race(
     let plain = &store.runner();
     fill(plain, &store).await;
     let indexes = &Indexes::new();
-    let subspace = store.root.subspace(&"parts");
-    let parts = &indexes.open(plain, subspace).await.unwrap();
+    let parts = &indexes.open(plain, &store).await.unwrap();
     let find = async |tr| parts.by(&indexes.by_tag).rows().first(&tr).await;
     let index = "tag".to_owned();
     let expected = MapError::IndexNotBuilt { index };
@@ -192,8 +192,8 @@ async fn a_writer_that_misses_the_old_row_is_found(store: TestStore) {
 async fn a_verification_finds_each_difference(store: TestStore) {
     let runner = &store.runner();
     let indexes = &Indexes::new();
-    let subspace = store.root.subspace(&"parts");
-    let parts = &indexes.open(runner, subspace.clone()).await.unwrap();
+    let subspace = subspace(&store);
+    let parts = &indexes.open(runner, &store).await.unwrap();
     let set = async |tr| {
         for key in 0..5 {
             parts.set(&tr, &key, &part(Some(key))).await?;
@@ -256,8 +256,8 @@ async fn a_row_that_does_not_decode_is_replaced_and_its_entries_go_with_a_new_bu
 ) {
     let runner = &store.runner();
     let indexes = &Indexes::new();
-    let subspace = store.root.subspace(&"parts");
-    let parts = &indexes.open(runner, subspace.clone()).await.unwrap();
+    let subspace = subspace(&store);
+    let parts = &indexes.open(runner, &store).await.unwrap();
     let undecodable = &subspace.pack(&("r", 3));
     let set = async |tr: Tx<_>| {
         parts.set(&tr, &3, &part(Some(3))).await?;
@@ -278,9 +278,9 @@ async fn a_row_that_does_not_decode_is_replaced_and_its_entries_go_with_a_new_bu
     ));
     let by_tag = &indexes.by_tag.clone().with_version(1);
     let by_code = &indexes.by_code.clone().with_version(1);
-    let options = MapOptions::new().with_index(by_tag).with_index(by_code);
-    let options = options.with_changed_indexes();
-    let parts = &Parts::open_with(runner, subspace, options).await.unwrap();
+    let given = in_test(&store).with_index(by_tag).with_index(by_code);
+    let given = given.with_changed_indexes();
+    let parts = &Parts::open_with(runner, subspace, given).await.unwrap();
     parts.build(runner).await.unwrap();
     assert_eq!(parts.verify(runner).await.unwrap().differences, []);
 }
@@ -288,10 +288,10 @@ async fn a_row_that_does_not_decode_is_replaced_and_its_entries_go_with_a_new_bu
 async fn an_index_is_refused_until_it_is_built_again(store: TestStore) {
     let runner = &store.runner();
     fill(runner, &store).await;
-    let subspace = || store.root.subspace(&"parts");
+    let subspace = || subspace(&store);
     let by_tag = &Index::new("tag", |part: &Part| part.tags.clone());
-    let options = MapOptions::new().with_index(by_tag);
-    let old = &Parts::open_with(runner, subspace(), options).await.unwrap();
+    let given = in_test(&store).with_index(by_tag);
+    let old = &Parts::open_with(runner, subspace(), given).await.unwrap();
     old.build(runner).await.unwrap();
 
     let tags = |part: &Part| {
@@ -301,16 +301,16 @@ async fn an_index_is_refused_until_it_is_built_again(store: TestStore) {
             .collect::<Vec<_>>()
     };
     let changed = &Index::new("tag", tags).with_version(1);
-    let options = || MapOptions::new().with_index(changed);
+    let given = || in_test(&store).with_index(changed);
     let refused = |stored, given| MapError::IndexChanged {
         index: "tag".to_owned(),
         stored,
         given,
     };
-    let opened = Parts::open_with(runner, subspace(), options()).await;
+    let opened = Parts::open_with(runner, subspace(), given()).await;
     assert_eq!(refusal(opened), refused(0, 1));
-    let options = options().with_changed_indexes();
-    let new = &Parts::open_with(runner, subspace(), options).await.unwrap();
+    let given = given().with_changed_indexes();
+    let new = &Parts::open_with(runner, subspace(), given).await.unwrap();
     // The process with the older function neither writes nor finds.
     let set = async |tr| old.set(&tr, &0, &part(None)).await;
     assert_eq!(refusal(runner.run(set).await), refused(1, 0));
@@ -333,12 +333,12 @@ async fn an_index_is_refused_until_it_is_built_again(store: TestStore) {
 async fn an_index_that_the_handle_does_not_know_is_refused(store: TestStore) {
     let runner = &store.runner();
     let indexes = &Indexes::new();
-    let subspace = || store.root.subspace(&"parts");
-    let both = &indexes.open(runner, subspace()).await.unwrap();
+    let subspace = || subspace(&store);
+    let both = &indexes.open(runner, &store).await.unwrap();
     let unknown = |index: &str| MapError::IndexUnknown {
         index: index.to_owned(),
     };
-    let opened = Parts::open(runner, subspace()).await;
+    let opened = Parts::open_with(runner, subspace(), in_test(&store)).await;
     assert_eq!(refusal(opened), unknown("code"));
     both.remove_index(runner, &indexes.by_code).await.unwrap();
     let removed = || MapError::IndexRemoved {
@@ -349,19 +349,19 @@ async fn an_index_that_the_handle_does_not_know_is_refused(store: TestStore) {
     let find = async |tr| both.by(&indexes.by_code).rows().first(&tr).await;
     assert_eq!(refusal(runner.run(find).await), removed());
 
-    let options = MapOptions::new().with_index(&indexes.by_tag);
-    let one = &Parts::open_with(runner, subspace(), options).await.unwrap();
+    let given = in_test(&store).with_index(&indexes.by_tag);
+    let one = &Parts::open_with(runner, subspace(), given).await.unwrap();
     let set = async |tr| one.set(&tr, &1, &part(None)).await;
     runner.run(set).await.unwrap();
     // Another process adds one again.
-    indexes.open(runner, subspace()).await.unwrap();
+    indexes.open(runner, &store).await.unwrap();
     assert_eq!(refusal(runner.run(set).await), unknown("code"));
 }
 
 async fn a_unique_index_names_the_rows_that_collide(store: TestStore) {
     let runner = &store.runner();
-    let subspace = store.root.subspace(&"parts");
-    let plain = &Parts::open(runner, subspace.clone()).await.unwrap();
+    let plain = Parts::open_with(runner, subspace(&store), in_test(&store));
+    let plain = &plain.await.unwrap();
     let set = async |tr| {
         for (key, code) in [(1, 7), (2, 8), (3, 7)] {
             plain.set(&tr, &key, &part(Some(code))).await?;
@@ -369,7 +369,7 @@ async fn a_unique_index_names_the_rows_that_collide(store: TestStore) {
         Ok::<_, Error>(())
     };
     runner.run(set).await.unwrap();
-    let parts = &Indexes::new().open(runner, subspace).await.unwrap();
+    let parts = &Indexes::new().open(runner, &store).await.unwrap();
     let taken = MapError::Taken {
         index: "code".to_owned(),
         key: "((7, false))".to_owned(),
@@ -393,12 +393,12 @@ async fn a_unique_index_names_the_rows_that_collide(store: TestStore) {
 async fn names_of_indexes_have_a_length_and_differ(store: TestStore) {
     let runner = &store.runner();
     let open = async |names: &[&str]| {
-        let mut options = MapOptions::new();
+        let mut given = in_test(&store);
         for name in names {
-            options = options.with_index(&Index::new(*name, |part: &Part| part.code));
+            given = given.with_index(&Index::new(*name, |part: &Part| part.code));
         }
         let subspace = store.root.subspace(&names);
-        Map::<u64, Part>::open_with(runner, subspace, options).await
+        Map::<u64, Part>::open_with(runner, subspace, given).await
     };
     let long = &*"x".repeat(101);
     assert_eq!(refusal(open(&[""]).await), MapError::IndexName { bytes: 0 });

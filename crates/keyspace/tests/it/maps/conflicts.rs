@@ -5,6 +5,8 @@ use std::ops::AsyncFnOnce;
 use conformance::stores::TestStore;
 use keyspace::{Code, Database, Error, Map, OwnedTransaction, Runner, Store, Transaction};
 
+use super::in_test;
+
 conformance::on_every_store!(
     calls_of_one_row_conflict_as_documented,
     calls_of_many_rows_conflict_as_documented,
@@ -22,7 +24,8 @@ impl World {
     async fn new(store: TestStore) -> Self {
         let runner = store.runner();
         let subspace = store.root.subspace(&"numbers");
-        let numbers = Map::open(&runner, subspace).await.unwrap();
+        let numbers = Map::open_with(&runner, subspace, in_test(&store));
+        let numbers = numbers.await.unwrap();
         Self {
             store,
             runner,

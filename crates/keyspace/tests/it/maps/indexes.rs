@@ -12,6 +12,7 @@ use keyspace::map::{Index, MapError, MapOptions, Rows};
 use keyspace::{Database, Environment, Error, Map, RunOptions, Runner, Subspace, Transaction};
 use serde::{Deserialize, Serialize};
 
+use super::in_test;
 use super::model::{Dice, faults};
 
 conformance::on_every_store!(
@@ -45,18 +46,23 @@ impl Indexes {
         }
     }
 
-    pub(super) fn options(&self) -> MapOptions<Part> {
-        let options = MapOptions::new().with_index(&self.by_tag);
+    pub(super) fn options(&self, store: &TestStore) -> MapOptions<Part> {
+        let options = in_test(store).with_index(&self.by_tag);
         options.with_index(&self.by_code)
     }
 
+    /// Opens the map of a test.
     pub(super) async fn open<D: Database>(
         &self,
         runner: &Runner<D>,
-        subspace: Subspace,
+        store: &TestStore,
     ) -> Result<Parts, Error> {
-        Map::open_with(runner, subspace, self.options()).await
+        Map::open_with(runner, subspace(store), self.options(store)).await
     }
+}
+
+pub(super) fn subspace(store: &TestStore) -> Subspace {
+    store.root.subspace(&"parts")
 }
 
 pub(super) fn draw(dice: &Dice) -> Part {
@@ -176,8 +182,7 @@ async fn indexes_find_what_the_rows_say(store: TestStore) {
             .with_ledger_subspace(store.root.subspace(&"ledgers"));
         let runner = &Runner::with_options(chaos.clone(), options);
         let indexes = &Indexes::new();
-        let subspace = store.root.subspace(&"parts");
-        let parts = &indexes.open(runner, subspace).await.unwrap();
+        let parts = &indexes.open(runner, &store).await.unwrap();
         let mut model = Model::new();
         for _ in 0..scale(20, 100) {
             let count = 1 + dice.below(4);
@@ -226,8 +231,8 @@ async fn indexes_find_what_the_rows_say(store: TestStore) {
 async fn entries_have_the_documented_bytes(store: TestStore) {
     let store = store.fresh();
     let runner = &store.runner();
-    let subspace = store.root.subspace(&"m");
-    let parts = &Indexes::new().open(runner, subspace.clone()).await.unwrap();
+    let subspace = subspace(&store);
+    let parts = &Indexes::new().open(runner, &store).await.unwrap();
     let part = Part {
         tags: vec!["a".to_owned()],
         code: Some(7),

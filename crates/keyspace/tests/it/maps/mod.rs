@@ -10,9 +10,9 @@ mod pages;
 use conformance::stores::TestStore;
 use futures::TryStreamExt;
 use keyspace::codec::Raw;
-use keyspace::map::Change;
+use keyspace::map::{Change, MapOptions};
 use keyspace::tuple::Uuid;
-use keyspace::{Bytes, Map, Runner, Store};
+use keyspace::{Bytes, Ids, Map, Runner, Store};
 use serde::{Deserialize, Serialize};
 
 conformance::on_every_store!(
@@ -36,19 +36,30 @@ fn order(customer: &str, cents: u64) -> Order {
     }
 }
 
+/// Returns a registry of the test's own.
+fn ids(store: &TestStore) -> Ids {
+    Ids::new(store.root.subspace(&"ids"))
+}
+
+/// Returns options with that registry: the default one of a cluster stays empty.
+fn in_test<V>(store: &TestStore) -> MapOptions<V> {
+    MapOptions::new().with_ids(ids(store))
+}
+
 /// Opens the map of a test.
 async fn open(store: &TestStore, runner: &Runner<Store>) -> Map<(String, u64), Order> {
     let subspace = store.root.subspace(&"orders");
-    Map::open(runner, subspace).await.unwrap()
+    let opened = Map::open_with(runner, subspace, in_test(store));
+    opened.await.unwrap()
 }
 
 async fn rows_have_the_documented_bytes(store: TestStore) {
     let store = store.fresh();
     let runner = store.runner();
     let subspace = store.root.subspace(&"m");
-    let map = &Map::<(String, u64), Bytes, Raw>::open(&runner, subspace.clone())
-        .await
-        .unwrap();
+    let raw = in_test(&store).with_codec(Raw);
+    let map = Map::<(String, u64), Bytes, Raw>::open_with(&runner, subspace.clone(), raw);
+    let map = &map.await.unwrap();
     let set = async |tr| {
         let paid = Bytes::from("paid");
         map.set(&tr, &("ann".to_owned(), 7), &paid).await
@@ -125,7 +136,8 @@ async fn rows_are_read_by_their_keys(store: TestStore) {
 async fn an_update_says_what_it_has_done(store: TestStore) {
     let runner = store.runner();
     let subspace = store.root.subspace(&"by id");
-    let names = &Map::<Uuid, String>::open(&runner, subspace).await.unwrap();
+    let names = Map::<Uuid, String>::open_with(&runner, subspace, in_test(&store));
+    let names = &names.await.unwrap();
     let id = &Uuid::from_bytes([7; 16]);
     let to = |name: Option<&'static str>| {
         let update = move |tr| async move {
@@ -144,7 +156,7 @@ async fn an_update_says_what_it_has_done(store: TestStore) {
 async fn a_map_is_registered_with_its_codec(store: TestStore) {
     let runner = store.runner();
     let orders = open(&store, &runner).await;
-    let ids = keyspace::Ids::default();
+    let ids = ids(&store);
     let read = async |tr| ids.recipe(&tr, orders.subspace()).await;
     let recipe = runner.run(read).await.unwrap().unwrap();
     assert_eq!(recipe.name, "map");

@@ -11,6 +11,8 @@ use keyspace::env::ManualClock;
 use keyspace::map::{Change, Rows};
 use keyspace::{Environment, Error, Map, RunOptions, Runner, Transaction};
 
+use super::in_test;
+
 conformance::on_every_store!(a_map_does_what_a_btree_map_does);
 
 type Key = (String, u64);
@@ -184,7 +186,8 @@ async fn a_map_does_what_a_btree_map_does(store: TestStore) {
             .with_ledger_subspace(store.root.subspace(&"ledgers"));
         let runner = &Runner::with_options(chaos.clone(), options);
         let subspace = store.root.subspace(&"numbers");
-        let numbers = &Numbers::open(runner, subspace).await.unwrap();
+        let numbers = Numbers::open_with(runner, subspace, in_test(&store));
+        let numbers = &numbers.await.unwrap();
         let mut model = Model::new();
         for _ in 0..scale(30, 200) {
             let calls: Vec<_> = (0..1 + dice.below(6)).map(|_| dice.call()).collect();

@@ -6,6 +6,8 @@ use conformance::stores::TestStore;
 use keyspace::map::Cursor;
 use keyspace::{Error, Map, Runner, Store};
 
+use super::in_test;
+
 conformance::on_every_store!(
     pages_skip_and_repeat_no_row_that_stays,
     a_cursor_beside_its_row_is_found,
@@ -18,7 +20,8 @@ type Numbers = Map<u64, u64>;
 const STAY: u64 = 30;
 
 async fn numbers(store: &TestStore, runner: &Runner<Store>) -> Numbers {
-    let numbers = Numbers::open(runner, store.root.subspace(&"numbers"));
+    let subspace = store.root.subspace(&"numbers");
+    let numbers = Numbers::open_with(runner, subspace, in_test(store));
     let numbers = numbers.await.unwrap();
     let stay = &numbers;
     let fill = async |tr| {
@@ -114,7 +117,8 @@ async fn a_cursor_beside_its_row_is_found(store: TestStore) {
 async fn a_page_has_a_bounded_size(store: TestStore) {
     let runner = store.runner();
     let subspace = store.root.subspace(&"texts");
-    let texts = &Map::<u64, String>::open(&runner, subspace).await.unwrap();
+    let texts = Map::<u64, String>::open_with(&runner, subspace, in_test(&store));
+    let texts = &texts.await.unwrap();
     let text = &"x".repeat(90_000);
     let fill = async |tr| {
         for key in 0..30 {
