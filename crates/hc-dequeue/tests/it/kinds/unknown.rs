@@ -66,10 +66,18 @@ async fn a_due_job_of_a_kind_that_no_worker_knows_is_shown(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let delayed = |delay| Enqueue::new().with_delay(delay);
     let day = Duration::from_secs(24 * 3_600);
-    world
-        .submit_with(&Invoice { cents: 1 }, delayed(SOON))
-        .await;
-    world.submit_with(&Invoice { cents: 2 }, delayed(day)).await;
+    let jobs = &world.jobs;
+    // A delay counts from the transaction that enqueues, so the first item is not due yet when it is stored.
+    let enqueue = async |tr| {
+        let _ = jobs
+            .enqueue_with(&tr, &Invoice { cents: 1 }, delayed(SOON))
+            .await?;
+        let _ = jobs
+            .enqueue_with(&tr, &Invoice { cents: 2 }, delayed(day))
+            .await?;
+        Ok::<_, hc_dequeue::Error>(())
+    };
+    world.runner.run(enqueue).await.unwrap();
     let handlers = Handlers::new().work(async |_: Delivery<Mail>| {});
     let mailer = world.work(WorkerOptions::new(), handlers).await;
     until(async || world.unknown_kinds().await == ["invoice"]).await;
