@@ -6,7 +6,7 @@ use keyspace::codec::Json;
 use keyspace::error::code_of;
 use keyspace::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use keyspace::map::{Cursor, MapError};
-use keyspace::{Code, Error, Map, Subspace, Transaction, Tx};
+use keyspace::{Code, Error, Map, Transaction, Tx};
 
 use super::{Order, in_test, open, order};
 
@@ -137,7 +137,7 @@ async fn a_row_that_does_not_decode_hides_no_other(store: TestStore) {
 async fn a_cursor_of_other_rows_is_refused(store: TestStore) {
     let runner = store.runner();
     let orders = &open(&store, &runner).await;
-    let others = Subspace::from((store.root.bytes(), "others"));
+    let others = store.root.subspace(&"others");
     let others = Map::<(String, u64), Order>::open_with(&runner, others, in_test(&store));
     let others = &others.await.unwrap();
     let key = |number| ("ann".to_owned(), number);
