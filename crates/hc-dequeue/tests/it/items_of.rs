@@ -246,7 +246,7 @@ async fn items_that_belong_together_are_cancelled_wherever_they_are(store: TestS
         let cancel = || world.queue.cancel_items(&world.runner, &items);
         let cancelled = cancel().await.unwrap();
         assert_eq!((cancelled.removed, cancelled.requested), (3, 1));
-        // A second call asks nobody again.
+        // A second call asks no session again.
         let again = cancel().await.unwrap();
         assert_eq!((again.removed, again.requested), (0, 0));
         let [of_a, others @ ..] = &places.held[..] else {

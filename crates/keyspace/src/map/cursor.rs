@@ -12,7 +12,7 @@ const FORMAT: u8 = 1;
 /// Where a [page](super::Page) has ended, and which rows it is a page of.
 ///
 /// Its text, hexadecimal digits, may be handed out, by an HTTP API for example. It contains the key of the last row of
-/// the page, and so keeps no secret. It stays valid for ever.
+/// the page, and so keeps no secret. It stays valid.
 ///
 /// ```text
 /// 0       format, 01

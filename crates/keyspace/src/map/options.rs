@@ -180,7 +180,8 @@ impl<K: Key, V, C: Codec<V>> Map<K, V, C> {
         let opened: Result<_, OpenMapError> = opened.await;
         opened.map_err(|OpenMapError(error)| error)?;
         let stage = |tr: Tx<D::Transaction>| {
-            let (options, subspace) = (&options, &subspace);
+            let options = &options;
+            let subspace = &subspace;
             async move { options.stage_indexes(&tr, subspace).await }
         };
         runner.run(stage).await?;

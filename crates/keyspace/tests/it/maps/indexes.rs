@@ -200,7 +200,8 @@ async fn indexes_find_what_the_rows_say(store: TestStore) {
                     write(&tr, parts, &mut model, row, updates).await?;
                 }
                 let tags = ["a", "a\0", "b"].map(str::to_owned);
-                let (tag, end) = (&tags[tag as usize], &tags[end as usize]);
+                let tag = &tags[tag as usize];
+                let end = &tags[end as usize];
                 let tags_of = |part: &Part| part.tags.clone();
                 let codes_of = |part: &Part| part.code.into_iter().collect();
                 let by_tag = parts.by(&indexes.by_tag);

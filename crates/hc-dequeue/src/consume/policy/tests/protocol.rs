@@ -352,10 +352,12 @@ impl Functions {
                 reclaim_items(tr, keys, &self.settings, name).await?;
             }
             Action::Remove { from_afar } => {
-                let of_remover = match from_afar {
-                    true if session == STRANGER => STRANGER + 1,
-                    true => STRANGER,
-                    false => session,
+                let of_remover = if !from_afar {
+                    session
+                } else if session == STRANGER {
+                    STRANGER + 1
+                } else {
+                    STRANGER
                 };
                 remove_requests(tr, self.layout.keys_of(of_remover), name).await?;
                 if !remove_session(tr, keys, name).await? {
